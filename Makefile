@@ -1,0 +1,56 @@
+# Weft: `make help` lists what can be made.
+# Another interpreter: `make PYTHON=python3.12 test`.
+
+PYTHON := python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input install -qq -c constraints.txt
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help demo test check clean
+
+help: ## list these targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-6s %s\n", $$1, $$2 }' Makefile
+
+demo: $(VENV)/.core ## compare the schedules, then draw three of them
+	@printf '\n%s\n\n' 'Every schedule on 4 devices with 8 microbatches, timed with unit costs:'
+	@$(BIN)/weft compare -d 4 -n 8
+	@printf '\n%s\n\n' '1F1B: after the warm-up, each device alternates a forward and a backward:'
+	@$(BIN)/weft draw 1f1b -d 4 -n 8
+	@printf '\n%s\n\n' 'Interleaved 1F1B: two stages on each device, so warm-up and cool-down shrink:'
+	@$(BIN)/weft draw interleaved-1f1b -d 4 -n 8 -k 2
+	@printf '\n%s\n\n' 'ZB-V: the backward split into I and W, so that W fills the bubbles:'
+	@$(BIN)/weft draw zbv -d 4 -n 8
+
+test: check ## install, run the linters, run the tests
+	$(BIN)/pytest -q -n auto
+
+check: $(VENV)/.all ## run the linters alone
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo
+
+clean: ## remove the virtual environment, caches and build outputs
+	rm -rf $(VENV) build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# The core alone, enough for `make demo`; and everything, torch and the tools included.
+$(VENV)/.core: pyproject.toml constraints.txt | $(VENV)/pyvenv.cfg
+	@echo 'Installing Weft into $(VENV)'
+	@$(PIP) -e .
+	@touch $@
+
+$(VENV)/.all: pyproject.toml constraints.txt | $(VENV)/pyvenv.cfg
+	@echo 'Installing Weft, torch and the development tools into $(VENV)'
+	@$(PIP) -e '.[all]'
+	@touch $(VENV)/.core $@
+
+$(VENV)/pyvenv.cfg:
+	@command -v $(PYTHON) > /dev/null || \
+	  { echo 'Weft needs Python 3.11 or newer, and $(PYTHON) is not on the path.' >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "Weft needs Python 3.11 or newer, and $(PYTHON) is $$($(PYTHON) --version)." >&2; \
+	    echo 'Name another one: make PYTHON=/path/to/python3.11' >&2; exit 1; }
+	@$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); exit 1; }

@@ -1,0 +1,170 @@
+"""Actions: the unit of work, one at a time (`Action`) or packed in columns (`Actions`).
+
+Knows nothing of devices, graphs or time. A million frozen objects take seconds to make, a
+million packed integers milliseconds; so programs store `Actions` and hand out `Action` views.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, fields
+from typing import NamedTuple, TypeAlias, overload
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from weft.ir.kinds import Kind
+
+Column: TypeAlias = NDArray[np.int32]
+Index: TypeAlias = NDArray[np.int64]
+
+
+class Action(NamedTuple):
+    """One unit of work; `None` where a field does not apply.
+
+    span     covers microbatches microbatch ... microbatch + span - 1
+    version  the weights it uses; an update reads `version` and writes `version + 1`
+    pipe     which copy of the pipeline; follows from the microbatch where there is one
+    edge     index into the graph's edges, for sends and receives
+    segment  position of a part of a layer in forward order, after the experts pass
+    """
+
+    stage: int
+    kind: Kind
+    microbatch: int | None = None
+    span: int = 1
+    version: int | None = None
+    pipe: int = 0
+    edge: int | None = None
+    segment: int | None = None
+
+
+class Pair(NamedTuple):
+    """Two actions that a device runs as one slot: both start, end and send together."""
+
+    first: Action
+    second: Action
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Actions:
+    """Actions in columns; -1 where a field does not apply.
+
+    `joined` marks an action that shares its slot with the one before it (a pair's second).
+    """
+
+    stage: Column
+    kind: Column
+    microbatch: Column
+    span: Column
+    version: Column
+    pipe: Column
+    edge: Column
+    segment: Column
+    joined: Column
+
+    @classmethod
+    def of(
+        cls,
+        stage: ArrayLike,
+        kind: ArrayLike,
+        microbatch: ArrayLike = -1,
+        **others: ArrayLike,
+    ) -> Actions:
+        """Columns from arrays and scalars, broadcast to one length."""
+        given = {**_DEFAULTS, "stage": stage, "kind": kind, "microbatch": microbatch, **others}
+        arrays = np.broadcast_arrays(*(np.asarray(given[name], np.int32) for name in COLUMNS))
+        return cls(*(np.ascontiguousarray(np.atleast_1d(array)) for array in arrays))
+
+    @classmethod
+    def collect(cls, items: Iterable[Action | Pair]) -> Actions:
+        """Columns from single actions and pairs, in order."""
+        rows: list[tuple[int, ...]] = []
+        for item in items:
+            if isinstance(item, Pair):
+                rows.append((*map(_pack, item.first), 0))
+                rows.append((*map(_pack, item.second), 1))
+            else:
+                rows.append((*map(_pack, item), 0))
+        table = np.array(rows, np.int32).reshape(len(rows), len(COLUMNS))
+        return cls(*(np.ascontiguousarray(column) for column in table.T))
+
+    @classmethod
+    def concatenate(cls, parts: Iterable[Actions]) -> Actions:
+        """One after the other."""
+        parts = list(parts)
+        if not parts:
+            return cls.collect([])
+        return cls(*(np.concatenate([getattr(p, name) for p in parts]) for name in COLUMNS))
+
+    def take(self, index: ArrayLike | slice) -> Actions:
+        """The actions at these positions, in this order."""
+        where = index if isinstance(index, slice) else np.asarray(index)
+        return Actions(*(getattr(self, name)[where] for name in COLUMNS))
+
+    def replace(self, **columns: ArrayLike) -> Actions:
+        """The same actions with some columns changed."""
+        new = {name: getattr(self, name) for name in COLUMNS}
+        for name, column in columns.items():
+            array = np.asarray(column, np.int32)
+            new[name] = np.ascontiguousarray(np.broadcast_to(array, new[name].shape))
+        return Actions(**new)
+
+    def __len__(self) -> int:
+        return len(self.kind)
+
+    @overload
+    def __getitem__(self, index: int) -> Action: ...
+    @overload
+    def __getitem__(self, index: slice) -> Actions: ...
+    def __getitem__(self, index: int | slice) -> Action | Actions:
+        if isinstance(index, slice):
+            return self.take(index)
+        return Action(
+            int(self.stage[index]),
+            Kind(int(self.kind[index])),
+            _unpack(self.microbatch[index]),
+            int(self.span[index]),
+            _unpack(self.version[index]),
+            int(self.pipe[index]),
+            _unpack(self.edge[index]),
+            _unpack(self.segment[index]),
+        )
+
+    def __iter__(self) -> Iterator[Action]:
+        return (self[index] for index in range(len(self)))
+
+    def slots(self) -> Iterator[Action | Pair]:
+        """Single actions and pairs, as `collect` takes them."""
+        index = 0
+        while index < len(self):
+            is_pair = index + 1 < len(self) and bool(self.joined[index + 1])
+            yield Pair(self[index], self[index + 1]) if is_pair else self[index]
+            index += 2 if is_pair else 1
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Actions) and all(
+            np.array_equal(getattr(self, name), getattr(other, name)) for name in COLUMNS
+        )
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+COLUMNS = tuple(field.name for field in fields(Actions))
+
+_DEFAULTS: dict[str, ArrayLike] = {
+    "span": 1,
+    "version": -1,
+    "pipe": 0,
+    "edge": -1,
+    "segment": -1,
+    "joined": 0,
+}
+
+
+def _pack(value: int | None) -> int:
+    return -1 if value is None else int(value)
+
+
+def _unpack(value: np.int32) -> int | None:
+    return None if value < 0 else int(value)

@@ -1,0 +1,73 @@
+"""The words of the instruction set: kinds of action, streams, segments of a layer."""
+
+from __future__ import annotations
+
+from enum import Enum, IntEnum
+
+
+class Kind(IntEnum):
+    """What an action does; the order is the order in the packed columns."""
+
+    F = 0  # forward
+    B = 1  # whole backward: I and W in one
+    I = 2  # input gradient
+    W = 3  # weight gradient
+    R = 4  # recompute: the forward again, from the stored input
+    SEND_ACTIVATION = 5
+    RECV_ACTIVATION = 6
+    SEND_GRADIENT = 7
+    RECV_GRADIENT = 8
+    OFFLOAD = 9  # saved state, device -> host
+    ONLOAD = 10  # saved state, host -> device
+    REDUCE = 11  # sum of gradients over replicas
+    UPDATE = 12  # optimizer step: version v -> v + 1
+    FREE = 13  # a weight version is dropped
+
+    @property
+    def is_compute(self) -> bool:
+        return self <= Kind.R
+
+    @property
+    def is_wire(self) -> bool:
+        return Kind.SEND_ACTIVATION <= self <= Kind.RECV_GRADIENT
+
+    @property
+    def is_send(self) -> bool:
+        return self in (Kind.SEND_ACTIVATION, Kind.SEND_GRADIENT)
+
+    @property
+    def has_microbatch(self) -> bool:
+        """Whether the action belongs to a microbatch; the others name pipe, stage and version."""
+        return self <= Kind.ONLOAD
+
+
+class Stream(Enum):
+    """One of a device's in-order queues."""
+
+    COMPUTE = "compute"
+    EXPERTS = "experts"
+    WIRE = "wire"
+    OFFLOAD = "offload"
+    ONLOAD = "onload"
+    REDUCE = "reduce"
+
+
+class Direction(Enum):
+    """What a channel carries: activations downstream or gradients upstream."""
+
+    ACTIVATION = "activation"
+    GRADIENT = "gradient"
+
+
+class Part(IntEnum):
+    """The parts of a layer, in forward order; segment = layer * 4 + part."""
+
+    ATTENTION = 0
+    DISPATCH = 1
+    EXPERTS = 2
+    COMBINE = 3
+
+
+def segment(layer: int, part: Part) -> int:
+    """The position of a part of a layer in a stage's forward order."""
+    return layer * len(Part) + part

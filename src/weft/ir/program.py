@@ -1,0 +1,302 @@
+"""Program: who does what in which order, without time.
+
+A program is lanes of actions. Nothing in it says when; idleness appears only in a Timeline.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from weft.errors import InputError
+from weft.ir.actions import COLUMNS, Action, Actions, Column, Index, Pair
+from weft.ir.earliest import Precedence, Seconds
+from weft.ir.graph import Graph
+from weft.ir.kinds import Direction, Kind, Stream
+from weft.ir.placement import Placement
+from weft.ir.values import Dependencies, Value, resolve
+
+
+class Channel(NamedTuple):
+    """An ordered connection: messages arrive in the order in which they were sent."""
+
+    source: int
+    destination: int
+    direction: Direction
+
+
+class Lane(NamedTuple):
+    """One in-order queue of one device; the wire stream has one for each end of a channel."""
+
+    device: int
+    stream: Stream = Stream.COMPUTE
+    channel: Channel | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Period:
+    """How a program repeats: per lane, the lengths of its prologue and of its body.
+
+        prologue | body | body | ... | body | epilogue
+
+    Each repetition of the body shifts microbatches by `microbatches` and versions by
+    `versions`; the epilogue shifts with the last.
+    """
+
+    prologue: tuple[int, ...]
+    body: tuple[int, ...]
+    microbatches: int
+    versions: int = 1
+
+
+Content: TypeAlias = Actions | Iterable[Action | Pair]
+
+
+@dataclass(frozen=True, eq=False)
+class Program:
+    """All lanes of all devices, the graph they compute and where its stages live.
+
+    `microbatches` counts one step; `pipe_of[microbatch mod step]` is the pipe of a microbatch.
+    `is_stashing` is False where a method lets backward use newer weights than forward did.
+    """
+
+    name: str
+    graph: Graph
+    placement: Placement
+    microbatches: int
+    pipe_of: tuple[int, ...]
+    lanes: tuple[Lane, ...]
+    bounds: Index = field(repr=False)  # lane i holds actions bounds[i] : bounds[i + 1]
+    actions: Actions = field(repr=False)
+    period: Period | None = None
+    is_stashing: bool = True
+
+    @classmethod
+    def build(
+        cls,
+        name: str,
+        placement: Placement,
+        lanes: Mapping[Lane, Content] | Iterable[Content],
+        *,
+        microbatches: int,
+        graph: Graph | None = None,
+        pipe_of: Iterable[int] | None = None,
+        period: Period | None = None,
+        is_stashing: bool = True,
+    ) -> Program:
+        """A program from lanes: a mapping, or one compute lane for each device in order."""
+        if not isinstance(lanes, Mapping):
+            lanes = {Lane(device): content for device, content in enumerate(lanes)}
+        contents = [
+            content if isinstance(content, Actions) else Actions.collect(content)
+            for content in lanes.values()
+        ]
+        pipes = tuple(pipe_of) if pipe_of is not None else (0,) * microbatches
+        return cls(
+            name=name,
+            graph=graph or Graph.chain(placement.stages),
+            placement=placement,
+            microbatches=microbatches,
+            pipe_of=pipes,
+            lanes=tuple(lanes),
+            bounds=np.cumsum([0, *map(len, contents)], dtype=np.int64),
+            actions=_with_pipes(Actions.concatenate(contents), np.array(pipes, np.int32)),
+            period=period,
+            is_stashing=is_stashing,
+        )
+
+    def __post_init__(self) -> None:
+        if len(self.graph) != self.placement.stages:
+            raise InputError(
+                f"{self.name}: the graph has {len(self.graph)} stages, the placement places"
+                f" {self.placement.stages}"
+            )
+        if self.microbatches < 1 or len(self.pipe_of) != self.microbatches:
+            raise InputError(f"{self.name}: every one of the microbatches belongs to a pipe")
+        if set(self.pipe_of) - set(range(len(self.placement.pipes))):
+            raise InputError(f"{self.name}: a microbatch names a pipe that the placement lacks")
+        if len(set(self.lanes)) != len(self.lanes):
+            raise InputError(f"{self.name}: a lane is listed twice")
+        if any(not 0 <= lane.device < self.devices for lane in self.lanes):
+            raise InputError(f"{self.name}: a lane names a device that holds no stage")
+
+    # what is where
+
+    @property
+    def devices(self) -> int:
+        return self.placement.devices
+
+    @property
+    def stages(self) -> int:
+        return len(self.graph)
+
+    def __len__(self) -> int:
+        return len(self.actions)
+
+    def lane(self, index: int) -> Actions:
+        """The actions of one lane, in order."""
+        return self.actions.take(slice(int(self.bounds[index]), int(self.bounds[index + 1])))
+
+    def contents(self) -> dict[Lane, Actions]:
+        """Every lane with its actions, as `build` takes them."""
+        return {lane: self.lane(index) for index, lane in enumerate(self.lanes)}
+
+    @cached_property
+    def lane_of(self) -> Index:
+        """For each action, the index of its lane."""
+        return np.repeat(np.arange(len(self.lanes)), np.diff(self.bounds))
+
+    @cached_property
+    def device_of(self) -> Column:
+        """For each action, the device whose lane it stands in."""
+        devices = np.array([lane.device for lane in self.lanes], np.int32)
+        return devices[self.lane_of]
+
+    @cached_property
+    def is_on_compute(self) -> NDArray[np.bool_]:
+        """For each lane, whether it is a device's compute stream."""
+        return np.array([lane.stream is Stream.COMPUTE for lane in self.lanes], np.bool_)
+
+    @cached_property
+    def slot_of(self) -> Index:
+        """For each action, its slot: the pair it belongs to, or itself."""
+        return np.cumsum(self.actions.joined == 0) - 1
+
+    @cached_property
+    def first_of_slot(self) -> Index:
+        """For each slot, its first action."""
+        return np.flatnonzero(self.actions.joined == 0)
+
+    @cached_property
+    def steps(self) -> int:
+        """Optimizer steps the listed microbatches belong to."""
+        has_microbatch = self.actions.microbatch >= 0
+        if not has_microbatch.any():
+            return 1
+        last = int((self.actions.microbatch + self.actions.span)[has_microbatch].max()) - 1
+        return max(1, last // self.microbatches + 1)
+
+    @cached_property
+    def dependencies(self) -> Dependencies:
+        """Who reads whose values: the one answer to "when may an action start?"."""
+        return resolve(
+            self.graph,
+            self.actions,
+            microbatches=self.microbatches * self.steps,
+            step=self.microbatches,
+            pipe_of=self.pipe_of,
+        )
+
+    def precedence(self, delay: Seconds) -> Precedence:
+        """The lanes and dependencies of the program, slot by slot, with these travel times."""
+        dependencies = self.dependencies
+        return Precedence(
+            bounds=np.searchsorted(self.first_of_slot, self.bounds),
+            consumer=self.slot_of[dependencies.consumer],
+            producer=self.slot_of[dependencies.producer],
+            delay=delay,
+        )
+
+    @cached_property
+    def crossing(self) -> NDArray[np.bool_]:
+        """For each dependency, whether an activation or gradient goes to another device."""
+        dependencies = self.dependencies
+        source = self.device_of[dependencies.producer]
+        is_remote = source != self.device_of[dependencies.consumer]
+        travels = np.isin(dependencies.value, (Value.ACTIVATION, Value.GRADIENT))
+        return np.asarray(is_remote & travels)
+
+    @property
+    def messages(self) -> int:
+        """Values that travel from device to device."""
+        sends = np.isin(self.actions.kind, (Kind.SEND_ACTIVATION, Kind.SEND_GRADIENT))
+        return int(sends.sum()) or int(self.crossing.sum())
+
+    # changes
+
+    def with_lanes(self, lanes: Mapping[Lane, Content], **changes: object) -> Program:
+        """The same program with other lanes."""
+        return Program.build(
+            self.name,
+            self.placement,
+            lanes,
+            microbatches=self.microbatches,
+            graph=self.graph,
+            pipe_of=self.pipe_of,
+            **({"period": self.period, "is_stashing": self.is_stashing} | changes),  # type: ignore[arg-type]
+        )
+
+    def unrolled(self, repeats: int) -> Program:
+        """Prologue, the body `repeats` times, epilogue: a program without a period.
+
+        A program without a period is all body; its repetitions are further steps.
+        """
+        if repeats < 1:
+            raise InputError(f"{self.name}: a body runs at least once, not {repeats} times")
+        period = self.period or Period(
+            prologue=(0,) * len(self.lanes),
+            body=tuple(int(n) for n in np.diff(self.bounds)),
+            microbatches=self.microbatches,
+        )
+        lanes: dict[Lane, Content] = {}
+        for index, (lane, actions) in enumerate(self.contents().items()):
+            start = period.prologue[index]
+            stop = start + period.body[index]
+            body = [_shifted(actions[start:stop], period, turn) for turn in range(repeats)]
+            tail = _shifted(actions[stop:], period, repeats - 1)
+            lanes[lane] = Actions.concatenate([actions[:start], *body, tail])
+        return self.with_lanes(lanes, period=None)
+
+    def renamed(self, name: str) -> Program:
+        return replace(self, name=name)
+
+    # identity
+
+    @cached_property
+    def digest(self) -> str:
+        """What ranks compare before they run: equal programs have equal digests."""
+        parts = (
+            self.graph.stages,
+            self.graph.edges,
+            self.placement.pipes,
+            self.microbatches,
+            self.pipe_of,
+            self.lanes,
+            self.period,
+            self.is_stashing,
+        )
+        digest = hashlib.sha256(repr(parts).encode())
+        for array in (self.bounds, *(getattr(self.actions, name) for name in COLUMNS)):
+            digest.update(array.tobytes())
+        return digest.hexdigest()
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Program) and self.digest == other.digest
+
+    def __hash__(self) -> int:
+        return hash(self.digest)
+
+
+def _with_pipes(actions: Actions, pipes: Column) -> Actions:
+    """A microbatch belongs to one pipe, whatever the action said."""
+    follows = (actions.microbatch >= 0) & (actions.kind <= Kind.ONLOAD)
+    if not follows.any() or not (pipes.any() or actions.pipe[follows].any()):
+        return actions
+    own = pipes[actions.microbatch % len(pipes)]
+    return actions.replace(pipe=np.where(follows, own, actions.pipe))
+
+
+def _shifted(actions: Actions, period: Period, turn: int) -> Actions:
+    if turn == 0:
+        return actions
+    microbatch, version = actions.microbatch, actions.version
+    return actions.replace(
+        microbatch=np.where(microbatch >= 0, microbatch + turn * period.microbatches, microbatch),
+        version=np.where(version >= 0, version + turn * period.versions, version),
+    )

@@ -1,0 +1,1 @@
+"""What schedules are written with: shapes, claims, and the orders they have in common."""

@@ -1,0 +1,244 @@
+"""Memory over time: what each action takes and gives back, said once.
+
+    kind          at its start                 at its end
+    F             + saved state, or + input where the stage is recomputed
+    R             + saved state
+    B, W, frozen I                             - saved state (- input)
+    OFFLOAD                                    - saved state
+    ONLOAD        + saved state
+    RECV          + value                      (its reader gives it back at its end)
+    UPDATE                                     + a weight version, where versions are kept
+    FREE                                       - that version
+
+I gives nothing back: W may still need all of it. Weights, gradients and optimizer state of
+what a device holds are there throughout.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from weft.cost import Cost
+from weft.ir.actions import Index
+from weft.ir.earliest import Seconds
+from weft.ir.graph import Backward
+from weft.ir.kinds import Kind
+from weft.ir.program import Program
+
+
+class Category(Enum):
+    """What the bytes are."""
+
+    WEIGHTS = "weights"
+    GRADIENTS = "gradients"
+    OPTIMIZER = "optimizer"
+    ACTIVATIONS = "activations"
+    INPUTS = "inputs"
+    BUFFERS = "buffers"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Curve:
+    """A step function: from `times[i]` on, `levels[i]` bytes."""
+
+    times: Seconds
+    levels: NDArray[np.float64]
+
+    @property
+    def peak(self) -> float:
+        return float(self.levels.max(initial=0.0))
+
+    def at(self, time: float) -> float:
+        where = int(np.searchsorted(self.times, time, "right")) - 1
+        return float(self.levels[where]) if where >= 0 else 0.0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Usage:
+    """For each device, a curve for each category that it uses."""
+
+    curves: tuple[dict[Category, Curve], ...] = field(repr=False)
+
+    def total(self, device: int) -> Curve:
+        """All categories of a device together."""
+        curves = self.curves[device].values()
+        times = np.unique(np.concatenate([curve.times for curve in curves] or [np.zeros(1)]))
+        levels = np.zeros(len(times))
+        for curve in curves:
+            where = np.searchsorted(curve.times, times, "right") - 1
+            levels += np.where(where >= 0, curve.levels[where], 0.0)
+        return Curve(times, levels)
+
+    def level(self, device: int, time: float) -> float:
+        """Bytes in use on a device at a time."""
+        return sum(curve.at(time) for curve in self.curves[device].values())
+
+    @property
+    def peaks(self) -> list[float]:
+        """For each device, the most bytes in use at once."""
+        return [self.total(device).peak for device in range(len(self.curves))]
+
+
+def usage(program: Program, cost: Cost, start: Seconds, end: Seconds) -> Usage:
+    """Memory by category on every device over time."""
+    changes = _activation_changes(program, cost) + _buffer_changes(program, cost)
+    changes += _version_changes(program, cost)
+    curves: list[dict[Category, Curve]] = [{} for _ in range(program.devices)]
+    for category in Category:
+        of_category = [change for change in changes if change.category is category]
+        bases = _held(program, cost, category)
+        for device, here in enumerate(_by_device(program, of_category)):
+            curve = _curve(here, start, end, bases[device])
+            if len(curve.times) > 1 or curve.peak:
+                curves[device][category] = curve
+    return Usage(tuple(curves))
+
+
+def _held(program: Program, cost: Cost, category: Category) -> list[float]:
+    """For each device, what it holds of a category throughout."""
+    per_stage = {
+        Category.WEIGHTS: cost.memory.weights,
+        Category.GRADIENTS: cost.memory.gradients,
+        Category.OPTIMIZER: cost.memory.optimizer,
+    }.get(category)
+    if per_stage is None:
+        return [0.0] * program.devices
+    return [sum(per_stage[stage] for _, stage in held) for held in program.placement.held]
+
+
+def peak_activations(program: Program, start: Seconds, end: Seconds) -> list[float]:
+    """Most microbatches between F and B (or W) on each device, in shares of a device."""
+    share = program.devices / program.stages
+    kept = np.array([s.backward is not Backward.NONE for s in program.graph.stages]) * share
+    amounts = kept[program.actions.stage] * program.actions.span / _segments(program)
+    born, died = _births(program), _deaths(program)
+    changes = [
+        _Change(Category.ACTIVATIONS, born, amounts[born], is_at_start=True),
+        _Change(Category.ACTIVATIONS, died, -amounts[died], is_at_start=False),
+    ]
+    return [_curve(here, start, end, 0.0).peak for here in _by_device(program, changes)]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Change:
+    """These actions change a category by these amounts, at their start or at their end."""
+
+    category: Category
+    rows: Index
+    amounts: NDArray[np.float64]
+    is_at_start: bool
+
+
+def _by_device(program: Program, changes: list[_Change]) -> list[list[_Change]]:
+    """The changes of each device, their rows in program order."""
+    found: list[list[_Change]] = [[] for _ in range(program.devices)]
+    for change in changes:
+        device = program.device_of[change.rows]
+        order = np.argsort(device, kind="stable")
+        cuts = np.searchsorted(device[order], np.arange(program.devices + 1))
+        for index, (first, last) in enumerate(pairwise(cuts.tolist())):
+            rows, amounts = change.rows[order[first:last]], change.amounts[order[first:last]]
+            found[index].append(_Change(change.category, rows, amounts, change.is_at_start))
+    return found
+
+
+def _births(program: Program) -> Index:
+    return np.flatnonzero(program.actions.kind == Kind.F)
+
+
+def _deaths(program: Program) -> Index:
+    """What ends the life of saved state: B, W, or I where the weights are frozen."""
+    kind = program.actions.kind
+    is_end = (kind == Kind.B) | (kind == Kind.W)
+    frozen = np.array([s.backward is Backward.INPUT for s in program.graph.stages])
+    if frozen.any():
+        is_end |= (kind == Kind.I) & frozen[program.actions.stage]
+    return np.flatnonzero(is_end)
+
+
+def _segments(program: Program) -> NDArray[np.int64]:
+    """For each action, how many segments its stage is cut into; they share its bytes."""
+    if (program.actions.segment < 0).all():
+        return np.ones(len(program), np.int64)
+    pieces = np.ones(program.stages, np.int64)
+    np.maximum.at(pieces, program.actions.stage, program.actions.segment + 1)
+    return pieces[program.actions.stage]
+
+
+def _activation_changes(program: Program, cost: Cost) -> list[_Change]:
+    actions = program.actions
+    scale = cost.covered(actions) / _segments(program)
+    saved = np.array(cost.memory.saved)[actions.stage] * scale
+    inputs = np.array(cost.memory.inputs)[actions.stage] * scale
+    kept = np.array([s.backward is not Backward.NONE for s in program.graph.stages])
+    saved, inputs = saved * kept[actions.stage], inputs * kept[actions.stage]
+    again = _is_recomputed(program)
+    born, died = _births(program), _deaths(program)
+    plain = born[~again[born]]
+    recomputed, ended = born[again[born]], died[again[died]]
+    by_kind = {kind: np.flatnonzero(actions.kind == kind) for kind in Kind}
+    taken = np.concatenate([plain, by_kind[Kind.R], by_kind[Kind.ONLOAD]])
+    given = np.concatenate([died, by_kind[Kind.OFFLOAD]])
+    return [
+        _Change(Category.ACTIVATIONS, taken, saved[taken], is_at_start=True),
+        _Change(Category.ACTIVATIONS, given, -saved[given], is_at_start=False),
+        _Change(Category.INPUTS, recomputed, inputs[recomputed], is_at_start=True),
+        _Change(Category.INPUTS, ended, -inputs[ended], is_at_start=False),
+    ]
+
+
+def _is_recomputed(program: Program) -> NDArray[np.bool_]:
+    """For each action, whether its stage and microbatch have an R."""
+    actions = program.actions
+    again = np.flatnonzero(actions.kind == Kind.R)
+    if not len(again):
+        return np.zeros(len(actions), np.bool_)
+    cell = actions.stage.astype(np.int64) << 32 | actions.microbatch.astype(np.int64)
+    return np.isin(cell, cell[again])
+
+
+def _buffer_changes(program: Program, cost: Cost) -> list[_Change]:
+    """A received value lives from its arrival to the end of the action that reads it."""
+    actions, dependencies = program.actions, program.dependencies
+    is_receive = np.isin(actions.kind, (Kind.RECV_ACTIVATION, Kind.RECV_GRADIENT))
+    rows = np.flatnonzero(is_receive[dependencies.producer])
+    if not len(rows):
+        return []
+    received, read = dependencies.producer[rows], dependencies.consumer[rows]
+    sizes = np.array(cost.network.message)[dependencies.edge[rows]]
+    sizes = sizes * cost.covered(actions.take(received))
+    return [
+        _Change(Category.BUFFERS, received, sizes, is_at_start=True),
+        _Change(Category.BUFFERS, read, -sizes, is_at_start=False),
+    ]
+
+
+def _version_changes(program: Program, cost: Cost) -> list[_Change]:
+    """Where versions are freed explicitly, each update adds one."""
+    actions = program.actions
+    freed = np.flatnonzero(actions.kind == Kind.FREE)
+    if not len(freed):
+        return []
+    made = np.flatnonzero(actions.kind == Kind.UPDATE)
+    size = np.array(cost.memory.weights)[actions.stage]
+    return [
+        _Change(Category.WEIGHTS, made, size[made], is_at_start=False),
+        _Change(Category.WEIGHTS, freed, -size[freed], is_at_start=False),
+    ]
+
+
+def _curve(changes: list[_Change], start: Seconds, end: Seconds, base: float) -> Curve:
+    """The running sum of changes; at one time, what is given back comes first."""
+    changes = sorted(changes, key=lambda change: change.is_at_start)
+    times = [(start if change.is_at_start else end)[change.rows] for change in changes]
+    amounts = [change.amounts for change in changes]
+    opening = start.min(initial=np.inf)
+    when = np.concatenate([np.array([opening if len(start) else 0.0]), *times])
+    order = np.argsort(when, kind="stable")
+    levels = np.cumsum(np.concatenate([np.array([base]), *amounts])[order])
+    return Curve(when[order], levels)

@@ -1,0 +1,120 @@
+"""The Timeline and its plain figures; causes, memory and critical path have their own files."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+
+from weft.cost import Cost
+from weft.ir.actions import Column, Index
+from weft.ir.earliest import Seconds
+from weft.ir.program import Program
+from weft.timeline.critical import CriticalPath, critical_path
+from weft.timeline.idle import Idle, idle_stretches
+from weft.timeline.memory import Usage, peak_activations, usage
+
+
+class Bubble(NamedTuple):
+    """The fraction of device time that is idle within the window.
+
+    wall  the window is the makespan of all devices: a barrier ends the step
+    span  the window is the longest device's own first start to last end: steps overlap
+    """
+
+    wall: float
+    span: float
+
+
+@dataclass(frozen=True, eq=False)
+class Timeline:
+    """Start and end of every action of a program."""
+
+    program: Program
+    cost: Cost
+    start: Seconds = field(repr=False)
+    end: Seconds = field(repr=False)
+    is_measured: bool = False
+
+    @cached_property
+    def makespan(self) -> float:
+        """From the first start to the last end."""
+        return float(self.end.max() - self.start.min()) if len(self.end) else 0.0
+
+    @cached_property
+    def device_work(self) -> Seconds:
+        """Busy seconds of each device's compute stream."""
+        work = np.zeros(self.program.devices)
+        np.add.at(work, self._device_of_slot, self._slot_end - self._slot_start)
+        return work
+
+    @cached_property
+    def device_spans(self) -> Seconds:
+        """From each device's first start to its last end, compute only."""
+        first = np.full(self.program.devices, np.inf)
+        last = np.full(self.program.devices, -np.inf)
+        np.minimum.at(first, self._device_of_slot, self._slot_start)
+        np.maximum.at(last, self._device_of_slot, self._slot_end)
+        return np.asarray(np.maximum(last - first, 0.0))
+
+    @cached_property
+    def bubble(self) -> Bubble:
+        wall_window = self.program.devices * self.makespan
+        span_window = float(self.device_spans.max())
+        return Bubble(
+            wall=_idle_share(float(self.device_work.sum()), wall_window),
+            span=_idle_share(float(self.device_work.max()), span_window),
+        )
+
+    @cached_property
+    def peak_activations(self) -> list[float]:
+        """For each device, most microbatches between F and B (or W), in device shares."""
+        return peak_activations(self.program, self.start, self.end)
+
+    @cached_property
+    def memory(self) -> Usage:
+        """Bytes on each device over time, by category."""
+        return usage(self.program, self.cost, self.start, self.end)
+
+    @cached_property
+    def idle(self) -> list[Idle]:
+        """Every idle stretch of every compute stream, and its cause."""
+        return idle_stretches(self.program, self.cost, self.start, self.end)
+
+    @cached_property
+    def exposed_communication(self) -> list[float]:
+        """For each device, the seconds it waits for a wire."""
+        exposed = [0.0] * self.program.devices
+        for stretch in self.idle:
+            if stretch.cause.is_wire:
+                exposed[stretch.device] += stretch.seconds
+        return exposed
+
+    @cached_property
+    def critical_path(self) -> CriticalPath:
+        """The chain of actions that decides the makespan, and the slack of all others."""
+        return critical_path(self.program, self.cost, self.start, self.end)
+
+    @cached_property
+    def _slots(self) -> Index:
+        """First action of every slot on a compute stream."""
+        first = self.program.first_of_slot
+        return first[self.program.is_on_compute[self.program.lane_of[first]]]
+
+    @cached_property
+    def _device_of_slot(self) -> Column:
+        return self.program.device_of[self._slots]
+
+    @cached_property
+    def _slot_start(self) -> Seconds:
+        return self.start[self._slots]
+
+    @cached_property
+    def _slot_end(self) -> Seconds:
+        return self.end[self._slots]
+
+
+def _idle_share(work: float, window: float) -> float:
+    return 1.0 - work / window if window > 0 else 0.0

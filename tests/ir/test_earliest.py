@@ -1,0 +1,92 @@
+"""The in-order machine: both ways of running it agree, and stuck is infinite."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from weft.ir import earliest as machine
+from weft.ir.earliest import Precedence, earliest
+
+
+@st.composite
+def precedences(draw: st.DrawFn) -> tuple[Precedence, list[float]]:
+    lengths = draw(st.lists(st.integers(0, 5), min_size=1, max_size=6))
+    slots = sum(lengths)
+    count = draw(st.integers(0, 12)) if slots else 0
+    slot = st.integers(0, max(slots - 1, 0))
+    pairs = draw(st.lists(st.tuples(slot, slot), min_size=count, max_size=count))
+    seconds = st.sampled_from([0.0, 0.5, 1.0, 3.25])
+    delays = draw(st.lists(seconds, min_size=count, max_size=count))
+    durations = draw(st.lists(seconds, min_size=slots, max_size=slots))
+    return (
+        Precedence(
+            bounds=np.cumsum([0, *lengths], dtype=np.int64),
+            consumer=np.array([a for a, _ in pairs], np.int64),
+            producer=np.array([b for _, b in pairs], np.int64),
+            delay=np.array(delays, np.float64),
+        ),
+        durations,
+    )
+
+
+@given(precedences())
+def test_narrow_and_wide_agree_bit_for_bit(case: tuple[Precedence, list[float]]) -> None:
+    precedence, durations = case
+    columns = machine._columns(precedence)
+    lengths = np.array(durations)
+    narrow = machine._lane_by_lane(precedence.bounds, columns, lengths)
+    wide = machine._all_lanes_at_once(precedence.bounds, columns, lengths)
+    assert narrow.tolist() == wide.tolist()
+
+
+@given(precedences())
+def test_a_start_is_the_latest_of_lane_and_arrivals(
+    case: tuple[Precedence, list[float]],
+) -> None:
+    precedence, durations = case
+    start = earliest(precedence, np.array(durations))
+    end = start + durations
+    for slot in np.flatnonzero(np.isfinite(start)).tolist():
+        bounds = [0.0]
+        if slot not in precedence.bounds[:-1]:
+            bounds.append(end[slot - 1])
+        rows = np.flatnonzero(precedence.consumer == slot).tolist()
+        rows = [row for row in rows if precedence.producer[row] != slot]
+        bounds += [
+            end[precedence.producer[row]] + precedence.delay[row]
+            for row in rows
+            if not _is_lane_mate(precedence, row)
+        ]
+        assert start[slot] == max(bounds)
+
+
+def _is_lane_mate(precedence: Precedence, row: int) -> bool:
+    """A lane mate's value is there when the lane gets on, whatever delay was given."""
+    lanes = np.searchsorted(
+        precedence.bounds, [precedence.consumer[row], precedence.producer[row]], "right"
+    )
+    return bool(lanes[0] == lanes[1])
+
+
+def test_a_cycle_never_starts() -> None:
+    crossed = Precedence(
+        bounds=np.array([0, 2, 4]),
+        consumer=np.array([0, 2]),
+        producer=np.array([3, 1]),
+        delay=np.zeros(2),
+    )
+    assert earliest(crossed, np.ones(4)).tolist() == [np.inf] * 4
+
+
+def test_backwards_gives_the_tail() -> None:
+    chain = Precedence(
+        bounds=np.array([0, 1, 2, 3]),
+        consumer=np.array([1, 2]),
+        producer=np.array([0, 1]),
+        delay=np.array([0.5, 0.25]),
+    )
+    assert earliest(chain, np.array([1.0, 2.0, 3.0])).tolist() == [0.0, 1.5, 3.75]
+    tail = earliest(chain.reversed(), np.array([3.0, 2.0, 1.0]))
+    assert tail[::-1].tolist() == [5.75, 3.25, 0.0]

@@ -7,7 +7,7 @@ from weft.ir.kinds import Kind, Part, segment
 
 
 def test_collect_and_slots_are_inverse() -> None:
-    items = [
+    items: list[Action | Pair] = [
         Action(0, Kind.F, 0),
         Pair(Action(0, Kind.F, 1, version=2), Action(3, Kind.B, 0)),
         Action(1, Kind.UPDATE, version=0, pipe=1),

@@ -83,7 +83,11 @@ def test_a_synchronous_program_is_all_body() -> None:
 
 
 def test_a_pair_is_one_slot() -> None:
-    lane = [Action(0, F, 0), Pair(Action(0, F, 1), Action(0, B, 0)), Action(0, B, 1)]
+    lane: list[Action | Pair] = [
+        Action(0, F, 0),
+        Pair(Action(0, F, 1), Action(0, B, 0)),
+        Action(0, B, 1),
+    ]
     program = Program.build("pairs", Placement.straight(1), [lane], microbatches=2)
     assert program.slot_of.tolist() == [0, 1, 1, 2]
     timeline = simulate(program)
@@ -136,6 +140,8 @@ def test_impossible_programs_are_refused(
 
 
 def test_every_stream_has_its_lane() -> None:
-    lanes = {Lane(0, stream): [] for stream in Stream if stream is not Stream.WIRE}
+    lanes: dict[Lane, list[Action]] = {
+        Lane(0, stream): [] for stream in Stream if stream is not Stream.WIRE
+    }
     program = Program.build("streams", Placement.straight(1), lanes, microbatches=1)
     assert len(program.lanes) == len(Stream) - 1

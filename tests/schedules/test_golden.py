@@ -94,13 +94,14 @@ def test_golden_row(row: Row) -> None:
             simulate(program, share.cost(program))
         return
     timeline = simulate(program, share.cost(program))
-    exact = {"rel": 0, "abs": 1e-9}
-    assert timeline.makespan == pytest.approx(float(row["makespan"]), **exact)
-    assert timeline.device_spans.max() == pytest.approx(float(row["longest_device_span"]), **exact)
+    assert timeline.makespan == pytest.approx(float(row["makespan"]), rel=0, abs=1e-9)
+    assert timeline.device_spans.max() == pytest.approx(
+        float(row["longest_device_span"]), rel=0, abs=1e-9
+    )
     wall = float(Fraction(row["bubble_area_exact"]))
-    assert timeline.bubble.wall == pytest.approx(wall, **exact)
+    assert timeline.bubble.wall == pytest.approx(wall, rel=0, abs=1e-9)
     assert timeline.bubble.span == pytest.approx(float(row["bubble_span"]), abs=5e-7)
     peaks = [float(peak) for peak in row["peak_act_per_device"].split()]
-    assert timeline.peak_activations == pytest.approx(peaks, **exact)
+    assert timeline.peak_activations == pytest.approx(peaks, rel=0, abs=1e-9)
     assert program.messages == int(row["p2p_msgs"])
     assert program.placement.weight_copies == float(row["weight_copies"])

@@ -8,6 +8,7 @@ timeline backwards to find slack.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -47,6 +48,14 @@ class Precedence:
         )
 
 
+class Wait(NamedTuple):
+    """For each slot, one producer that it waits for, and how long the value travels."""
+
+    producer: Index
+    delay: Seconds
+    has_delay: bool
+
+
 def earliest(precedence: Precedence, duration: Seconds) -> Seconds:
     """The start of every slot; infinity where a slot waits for ever."""
     columns = _columns(precedence)
@@ -55,48 +64,48 @@ def earliest(precedence: Precedence, duration: Seconds) -> Seconds:
     return run(precedence.bounds, columns, duration)
 
 
-def _columns(precedence: Precedence) -> list[tuple[Index, Seconds]]:
-    """Per column one producer for each slot, or the slot after the last, which never waits."""
+def _columns(precedence: Precedence) -> list[Wait]:
+    """Each column has one producer for each slot, or the slot after the last: it never waits."""
     slots = precedence.slots
     lane_of = np.repeat(np.arange(len(precedence.bounds) - 1), np.diff(precedence.bounds))
-    consumer, producer, delay = precedence.consumer, precedence.producer, precedence.delay
-    source = lane_of[producer]
-    implied = (lane_of[consumer] == source) & (producer <= consumer)
-    consumer, producer, delay, source = (
-        array[~implied] for array in (consumer, producer, delay, source)
+    source = lane_of[precedence.producer]
+    is_implied = (lane_of[precedence.consumer] == source) & (
+        precedence.producer <= precedence.consumer
     )
+    kept = np.flatnonzero(~is_implied)
+    consumer = precedence.consumer[kept]
     if len(consumer) and np.bincount(consumer).max() > 1:
-        # Of several producers in one lane only the last one counts, if their delays are equal.
-        order = np.lexsort((producer, delay, source, consumer))
-        consumer, producer, delay, source = (
-            array[order] for array in (consumer, producer, delay, source)
-        )
-        repeats = (np.diff(consumer) == 0) & (np.diff(source) == 0) & (np.diff(delay) == 0)
-        last = np.append(~repeats, True)
-        consumer, producer, delay = consumer[last], producer[last], delay[last]
+        kept = _last_of_each_lane(precedence, kept, source[kept])
+        consumer = precedence.consumer[kept]
         rank = np.arange(len(consumer)) - np.searchsorted(consumer, consumer)
     else:
         rank = np.zeros(len(consumer), np.int64)
     columns = []
     for column in range(int(rank.max(initial=-1)) + 1):
-        here = rank == column
-        wait_for = np.full(slots + 1, slots, np.int64)
-        wait_for[consumer[here]] = producer[here]
-        wait = np.zeros(slots + 1)
-        wait[consumer[here]] = delay[here]
-        columns.append((wait_for, wait))
+        rows = kept[rank == column]
+        producer = np.full(slots + 1, slots, np.int64)
+        producer[precedence.consumer[rows]] = precedence.producer[rows]
+        delay = np.zeros(slots + 1)
+        delay[precedence.consumer[rows]] = precedence.delay[rows]
+        columns.append(Wait(producer, delay, has_delay=bool(delay.any())))
     return columns
 
 
-def _lane_by_lane(
-    bounds: Index, columns: list[tuple[Index, Seconds]], duration: Seconds
-) -> Seconds:
+def _last_of_each_lane(precedence: Precedence, rows: Index, source: Index) -> Index:
+    """Of several producers in one lane only the last counts, if their delays are equal."""
+    consumer, delay = precedence.consumer[rows], precedence.delay[rows]
+    order = np.lexsort((precedence.producer[rows], delay, source, consumer))
+    is_repeated = np.all([np.diff(key[order]) == 0 for key in (consumer, source, delay)], axis=0)
+    return np.asarray(rows[order][np.append(~is_repeated, True)])
+
+
+def _lane_by_lane(bounds: Index, columns: list[Wait], duration: Seconds) -> Seconds:
     """Run each lane until it waits, resume it when what it waits for ends."""
     slots = int(bounds[-1])
     never = float("inf")
     end = [never] * slots + [0.0]
     start = [never] * slots
-    waits = [(wait_for.tolist(), wait.tolist()) for wait_for, wait in columns]
+    waits = [(column.producer.tolist(), column.delay.tolist()) for column in columns]
     length = duration.tolist()
     position, stop = bounds[:-1].tolist(), bounds[1:].tolist()
     clock = [0.0] * len(position)
@@ -106,30 +115,26 @@ def _lane_by_lane(
         lane = ready.pop()
         slot, time, last = position[lane], clock[lane], stop[lane]
         while slot < last:
-            for wait_for, wait in waits:
-                arrival = end[wait_for[slot]] + wait[slot]
-                if arrival > time:
+            begin = time
+            for producer, delay in waits:
+                arrival = end[producer[slot]] + delay[slot]
+                if arrival > begin:
+                    begin = arrival
                     if arrival == never:
-                        waiting.setdefault(wait_for[slot], []).append(lane)
+                        waiting.setdefault(producer[slot], []).append(lane)
                         break
-                    time = arrival
-            else:
-                start[slot] = time
-                time += length[slot]
-                end[slot] = time
-                if slot in waiting:
-                    ready += waiting.pop(slot)
-                slot += 1
-                clock[lane] = time
-                continue
-            break
-        position[lane] = slot
+            if begin == never:
+                break
+            start[slot] = begin
+            end[slot] = time = begin + length[slot]
+            if slot in waiting:
+                ready += waiting.pop(slot)
+            slot += 1
+        position[lane], clock[lane] = slot, time
     return np.array(start)
 
 
-def _all_lanes_at_once(
-    bounds: Index, columns: list[tuple[Index, Seconds]], duration: Seconds
-) -> Seconds:
+def _all_lanes_at_once(bounds: Index, columns: list[Wait], duration: Seconds) -> Seconds:
     """One vector step advances every lane whose next slot has all it waits for."""
     slots = int(bounds[-1])
     end = np.full(slots + 1, np.inf)
@@ -138,21 +143,25 @@ def _all_lanes_at_once(
     filled = np.diff(bounds) > 0
     position, stop = bounds[:-1][filled], bounds[1:][filled]
     clock = np.zeros(len(position))
+    steps = 0  # no lane can end before so many more
     while len(position):
         begin = clock
-        for wait_for, wait in columns:
-            begin = np.maximum(begin, end[wait_for[position]] + wait[position])
-        moving = np.flatnonzero(begin < np.inf)
+        for column in columns:
+            arrival = end[column.producer[position]]
+            if column.has_delay:
+                arrival += column.delay[position]
+            begin = np.maximum(begin, arrival)
+        moving = (begin < np.inf).nonzero()[0]
         if not len(moving):
             break
-        slot = position[moving]
-        first = begin[moving]
+        slot, first = position[moving], begin[moving]
         last = first + duration[slot]
         start[slot] = first
-        end[slot] = last
-        clock[moving] = last
+        end[slot] = clock[moving] = last
         position[moving] = slot + 1
-        open_lanes = position < stop
-        if not open_lanes.all():
-            position, stop, clock = position[open_lanes], stop[open_lanes], clock[open_lanes]
+        steps -= 1
+        if steps <= 0:
+            is_open = position < stop
+            position, stop, clock = position[is_open], stop[is_open], clock[is_open]
+            steps = int((stop - position).min(initial=slots))
     return start

@@ -44,7 +44,7 @@ class Category(Enum):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Curve:
-    """A step function: from `times[i]` on, `levels[i]` bytes."""
+    """A step function: from `times[i]` on, `levels[i]` bytes; it begins at minus infinity."""
 
     times: Seconds
     levels: NDArray[np.float64]
@@ -54,8 +54,7 @@ class Curve:
         return float(self.levels.max(initial=0.0))
 
     def at(self, time: float) -> float:
-        where = int(np.searchsorted(self.times, time, "right")) - 1
-        return float(self.levels[where]) if where >= 0 else 0.0
+        return float(self.levels[np.searchsorted(self.times, time, "right") - 1])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -67,11 +66,11 @@ class Usage:
     def total(self, device: int) -> Curve:
         """All categories of a device together."""
         curves = self.curves[device].values()
-        times = np.unique(np.concatenate([curve.times for curve in curves] or [np.zeros(1)]))
+        times = np.unique(np.concatenate([[-np.inf], *(curve.times for curve in curves)]))
         levels = np.zeros(len(times))
         for curve in curves:
             where = np.searchsorted(curve.times, times, "right") - 1
-            levels += np.where(where >= 0, curve.levels[where], 0.0)
+            levels += curve.levels[where]
         return Curve(times, levels)
 
     def level(self, device: int, time: float) -> float:
@@ -237,8 +236,7 @@ def _curve(changes: list[_Change], start: Seconds, end: Seconds, base: float) ->
     changes = sorted(changes, key=lambda change: change.is_at_start)
     times = [(start if change.is_at_start else end)[change.rows] for change in changes]
     amounts = [change.amounts for change in changes]
-    opening = start.min(initial=np.inf)
-    when = np.concatenate([np.array([opening if len(start) else 0.0]), *times])
+    when = np.concatenate([np.array([-np.inf]), *times])
     order = np.argsort(when, kind="stable")
     levels = np.cumsum(np.concatenate([np.array([base]), *amounts])[order])
     return Curve(when[order], levels)

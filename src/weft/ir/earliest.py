@@ -17,8 +17,9 @@ from weft.ir.actions import Index
 
 Seconds = NDArray[np.float64]
 
-# Vector steps over all lanes cost about as much as 20 scalar ones (benchmarks/simulator).
-WIDE = 20
+# From so many lanes on, one vector step over all of them beats lane by lane
+# (benchmarks/simulator).
+WIDE = 12
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,14 +45,15 @@ class Period:
 
         prologue | body | body | ... | body | epilogue
 
-    Each repetition of the body shifts microbatches by `microbatches` and versions by
-    `versions`; the epilogue shifts with the last.
+    Each of the `repeats` repetitions of the body shifts microbatches by `microbatches` and
+    versions by `versions`; the epilogue shifts with the last.
     """
 
     prologue: tuple[int, ...]
     body: tuple[int, ...]
     microbatches: int
     versions: int = 1
+    repeats: int = 1
 
 
 Content: TypeAlias = Actions | Iterable[Action | Pair]
@@ -232,18 +233,19 @@ class Program:
             **({"period": self.period, "is_stashing": self.is_stashing} | changes),  # type: ignore[arg-type]
         )
 
-    def unrolled(self, repeats: int) -> Program:
-        """Prologue, the body `repeats` times, epilogue: a program without a period.
+    def unrolled(self, repeats: int | None = None) -> Program:
+        """Prologue, the body as often as it repeats (or `repeats` times), epilogue, in full.
 
         A program without a period is all body; its repetitions are further steps.
         """
-        if repeats < 1:
-            raise InputError(f"{self.name}: a body runs at least once, not {repeats} times")
         period = self.period or Period(
             prologue=(0,) * len(self.lanes),
             body=tuple(int(n) for n in np.diff(self.bounds)),
             microbatches=self.microbatches,
         )
+        repeats = period.repeats if repeats is None else repeats
+        if repeats < 1:
+            raise InputError(f"{self.name}: a body runs at least once, not {repeats} times")
         lanes: dict[Lane, Content] = {}
         for index, (lane, actions) in enumerate(self.contents().items()):
             start = period.prologue[index]

@@ -24,6 +24,10 @@ class Registry:
     def __getitem__(self, name: str) -> Schedule:
         if name in self._by_name:
             return self._by_name[name]
-        near = get_close_matches(name.lower().replace("_", "-"), self._by_name, n=1, cutoff=0.4)
-        hint = f"Did you mean {near[0]}?" if near else f"Known: {', '.join(self._by_name)}."
-        raise UnknownSchedule(f"no schedule named {name!r}. {hint}")
+        raise UnknownSchedule(f"no schedule named {name!r}. {self._hint(name)}")
+
+    def _hint(self, name: str) -> str:
+        typed = name.lower().replace("_", "-")
+        near = [known for known in self._by_name if typed and known.startswith(typed)]
+        near = near or get_close_matches(typed, self._by_name, n=1, cutoff=0.4)
+        return f"Did you mean {near[0]}?" if near else f"Known: {', '.join(self._by_name)}."

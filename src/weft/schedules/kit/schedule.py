@@ -9,7 +9,7 @@ from typing import Literal, TypeAlias
 from weft.cost import Share
 from weft.errors import ShapeError
 from weft.ir.program import Program
-from weft.schedules.kit.shape import Shape
+from weft.schedules.kit.shape import Shape, count
 
 Generator: TypeAlias = Callable[[Shape], Program]
 
@@ -102,7 +102,7 @@ class Schedule:
     def _common_needs(self) -> list[Need]:
         least, most = self.stages_per_device
         known = " or ".join(["none", *self.variants])
-        range_words = f"at least {least}" if most is None else f"exactly {least}"
+        bound = "at least" if most is None else "exactly"
         needs = [
             Need(
                 f"one of its own variants ({known})",
@@ -110,7 +110,8 @@ class Schedule:
                 lambda shape: shape.but(variant=""),
             ),
             Need(
-                f"{range_words} stages per device" + (" and pipe" if self.takes_pipes else ""),
+                f"{bound} {count(least, 'stages per device')}"
+                + (" and pipe" if self.takes_pipes else ""),
                 lambda shape: least <= shape.stages_per_device <= (most or 10**9),
                 lambda shape: shape.but(stages_per_device=least),
             ),

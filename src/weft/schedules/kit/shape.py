@@ -48,9 +48,26 @@ class Shape:
 
     def changes_to(self, other: Shape) -> str:
         """What to change to get from this shape to the other, in words."""
-        words = [
-            f"{getattr(other, item.name)} {item.name.replace('_', ' ')}"
+        changed = [
+            item.name
             for item in fields(self)
             if getattr(self, item.name) != getattr(other, item.name)
         ]
-        return ", ".join(words)
+        return ", ".join(dict.fromkeys(_words(other, name) for name in changed))
+
+
+def count(number: int, words: str) -> str:
+    """`2 stages per device`, `1 stage per device`."""
+    first, _, rest = words.partition(" ")
+    one = first.removesuffix("es") if first.endswith("ches") else first.removesuffix("s")
+    return f"{number} {one if number == 1 else first} {rest}".rstrip()
+
+
+def _words(shape: Shape, name: str) -> str:
+    match name:
+        case "variant":
+            return f"variant {shape.variant}" if shape.variant else "no variant"
+        case "graph" | "placement":
+            return "no graph"
+        case _:
+            return count(getattr(shape, name), name.replace("_", " "))

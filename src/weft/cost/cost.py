@@ -1,4 +1,4 @@
-"""Cost: seconds and bytes of everything a program does.
+"""The cost of a program, and the even shares that unit costs are made of.
 
 Knows stages, edges and links; knows no schedule and no order.
 """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -34,11 +35,13 @@ def precedences(draw: st.DrawFn) -> tuple[Precedence, list[float]]:
 @given(precedences())
 def test_narrow_and_wide_agree_bit_for_bit(case: tuple[Precedence, list[float]]) -> None:
     precedence, durations = case
-    columns = machine._columns(precedence)
-    lengths = np.array(durations)
-    narrow = machine._lane_by_lane(precedence.bounds, columns, lengths)
-    wide = machine._all_lanes_at_once(precedence.bounds, columns, lengths)
-    assert narrow.tolist() == wide.tolist()
+    starts = []
+    for wide in (0, 100):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(machine, "WIDE", wide)
+            patch.setattr(machine, "MOST_COLUMNS", 100)
+            starts.append(earliest(precedence, np.array(durations)).tolist())
+    assert starts[0] == starts[1]
 
 
 @given(precedences())

@@ -77,7 +77,7 @@ class Network:
 class Cost:
     """Times, memory and network of one model on one set of devices.
 
-    pairs       seconds of an overlapped pair relative to running both, by kinds ("FB")
+    pairs       seconds of an overlapped pair relative to running both, by kinds ("BF")
     sizes       relative size of each microbatch of a step; empty where all are equal
     is_barrier  whether a step ends for all devices together (WALL) or steps overlap (SPAN)
     """
@@ -193,8 +193,8 @@ class Cost:
 
     def _overlap(self, program: Program, slot: int) -> float:
         first = int(program.first_of_slot[slot])
-        kinds = sorted(Kind(int(kind)).name for kind in program.actions.kind[first : first + 2])
-        return self.pairs.get("".join(kinds), 1.0)
+        one, other = (Kind(int(kind)).name for kind in program.actions.kind[first : first + 2])
+        return self.pairs.get(one + other, self.pairs.get(other + one, 1.0))
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ Seconds = NDArray[np.float64]
 # From so many lanes on, one vector step over all of them beats lane by lane
 # (benchmarks/simulator).
 WIDE = 12
+MOST_COLUMNS = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +51,10 @@ class Precedence:
 
 
 class Wait(NamedTuple):
-    """For each slot, one producer that it waits for, and how long the value travels."""
+    """For each slot, one producer that it waits for, and how long the value travels.
+
+    The slot after the last ends at 0: who waits for it never waits.
+    """
 
     producer: Index
     delay: Seconds
@@ -59,37 +63,42 @@ class Wait(NamedTuple):
 
 def earliest(precedence: Precedence, duration: Seconds) -> Seconds:
     """The start of every slot; infinity where a slot waits for ever."""
-    columns = _columns(precedence)
+    rows, rank = _waits(precedence)
+    columns = int(rank.max(initial=-1)) + 1
     lanes = int((np.diff(precedence.bounds) > 0).sum())
-    run = _all_lanes_at_once if lanes >= WIDE else _lane_by_lane
-    return run(precedence.bounds, columns, duration)
+    if lanes >= WIDE and columns <= MOST_COLUMNS:
+        waits = [_column(precedence, rows[rank == column]) for column in range(columns)]
+        return all_lanes_at_once(precedence.bounds, waits, duration)
+    first = _column(precedence, rows[rank == 0])
+    more: dict[int, list[tuple[int, float]]] = {}
+    for row in rows[rank > 0].tolist():
+        wait = int(precedence.producer[row]), float(precedence.delay[row])
+        more.setdefault(int(precedence.consumer[row]), []).append(wait)
+    return lane_by_lane(precedence.bounds, first, more, duration)
 
 
-def _columns(precedence: Precedence) -> list[Wait]:
-    """Each column has one producer for each slot, or the slot after the last: it never waits."""
-    slots = precedence.slots
+def _waits(precedence: Precedence) -> tuple[Index, Index]:
+    """The dependencies that the lanes do not imply, and each one's rank at its consumer."""
     lane_of = np.repeat(np.arange(len(precedence.bounds) - 1), np.diff(precedence.bounds))
     source = lane_of[precedence.producer]
     is_implied = (lane_of[precedence.consumer] == source) & (
         precedence.producer <= precedence.consumer
     )
-    kept = np.flatnonzero(~is_implied)
-    consumer = precedence.consumer[kept]
-    if len(consumer) and np.bincount(consumer).max() > 1:
-        kept = _last_of_each_lane(precedence, kept, source[kept])
-        consumer = precedence.consumer[kept]
-        rank = np.arange(len(consumer)) - np.searchsorted(consumer, consumer)
-    else:
-        rank = np.zeros(len(consumer), np.int64)
-    columns = []
-    for column in range(int(rank.max(initial=-1)) + 1):
-        rows = kept[rank == column]
-        producer = np.full(slots + 1, slots, np.int64)
-        producer[precedence.consumer[rows]] = precedence.producer[rows]
-        delay = np.zeros(slots + 1)
-        delay[precedence.consumer[rows]] = precedence.delay[rows]
-        columns.append(Wait(producer, delay, has_delay=bool(delay.any())))
-    return columns
+    rows = np.flatnonzero(~is_implied)
+    if not len(rows) or np.bincount(precedence.consumer[rows]).max() == 1:
+        return rows, np.zeros(len(rows), np.int64)
+    rows = _last_of_each_lane(precedence, rows, source[rows])
+    consumer = precedence.consumer[rows]
+    return rows, np.arange(len(rows)) - np.searchsorted(consumer, consumer)
+
+
+def _column(precedence: Precedence, rows: Index) -> Wait:
+    slots = precedence.slots
+    producer = np.full(slots + 1, slots, np.int64)
+    producer[precedence.consumer[rows]] = precedence.producer[rows]
+    delay = np.zeros(slots + 1)
+    delay[precedence.consumer[rows]] = precedence.delay[rows]
+    return Wait(producer, delay, has_delay=bool(delay.any()))
 
 
 def _last_of_each_lane(precedence: Precedence, rows: Index, source: Index) -> Index:
@@ -100,14 +109,15 @@ def _last_of_each_lane(precedence: Precedence, rows: Index, source: Index) -> In
     return np.asarray(rows[order][np.append(~is_repeated, True)])
 
 
-def _lane_by_lane(bounds: Index, columns: list[Wait], duration: Seconds) -> Seconds:
+def lane_by_lane(
+    bounds: Index, first: Wait, more: dict[int, list[tuple[int, float]]], duration: Seconds
+) -> Seconds:
     """Run each lane until it waits, resume it when what it waits for ends."""
     slots = int(bounds[-1])
     never = float("inf")
     end = [never] * slots + [0.0]
     start = [never] * slots
-    waits = [(column.producer.tolist(), column.delay.tolist()) for column in columns]
-    length = duration.tolist()
+    producer, delay, length = first.producer.tolist(), first.delay.tolist(), duration.tolist()
     position, stop = bounds[:-1].tolist(), bounds[1:].tolist()
     clock = [0.0] * len(position)
     waiting: dict[int, list[int]] = {}
@@ -116,15 +126,17 @@ def _lane_by_lane(bounds: Index, columns: list[Wait], duration: Seconds) -> Seco
         lane = ready.pop()
         slot, time, last = position[lane], clock[lane], stop[lane]
         while slot < last:
-            begin = time
-            for producer, delay in waits:
-                arrival = end[producer[slot]] + delay[slot]
-                if arrival > begin:
-                    begin = arrival
-                    if arrival == never:
-                        waiting.setdefault(producer[slot], []).append(lane)
+            wait_for = producer[slot]
+            begin = end[wait_for] + delay[slot]
+            if begin < time:
+                begin = time
+            if slot in more and begin < never:
+                for wait_for, wait in more[slot]:
+                    begin = max(begin, end[wait_for] + wait)
+                    if begin == never:
                         break
             if begin == never:
+                waiting.setdefault(wait_for, []).append(lane)
                 break
             start[slot] = begin
             end[slot] = time = begin + length[slot]
@@ -135,7 +147,7 @@ def _lane_by_lane(bounds: Index, columns: list[Wait], duration: Seconds) -> Seco
     return np.array(start)
 
 
-def _all_lanes_at_once(bounds: Index, columns: list[Wait], duration: Seconds) -> Seconds:
+def all_lanes_at_once(bounds: Index, columns: list[Wait], duration: Seconds) -> Seconds:
     """One vector step advances every lane whose next slot has all it waits for."""
     slots = int(bounds[-1])
     end = np.full(slots + 1, np.inf)

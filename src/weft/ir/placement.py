@@ -57,15 +57,11 @@ class Placement:
     @cached_property
     def held(self) -> tuple[tuple[tuple[int, int], ...], ...]:
         """For each device, the (pipe, stage) it holds, in order."""
-        return tuple(
-            tuple(
-                (pipe, stage)
-                for pipe, devices in enumerate(self.pipes)
-                for stage, device in enumerate(devices)
-                if device == wanted
-            )
-            for wanted in range(self.devices)
-        )
+        held: list[list[tuple[int, int]]] = [[] for _ in range(self.devices)]
+        for pipe, devices in enumerate(self.pipes):
+            for stage, device in enumerate(devices):
+                held[device].append((pipe, stage))
+        return tuple(map(tuple, held))
 
     @cached_property
     def weight_copies(self) -> float:

@@ -124,8 +124,22 @@ class Program:
             raise InputError(f"{self.name}: a microbatch names a pipe that the placement lacks")
         if len(set(self.lanes)) != len(self.lanes):
             raise InputError(f"{self.name}: a lane is listed twice")
-        if any(not 0 <= lane.device < self.devices for lane in self.lanes):
+        ends = {lane.device for lane in self.lanes}
+        ends |= {end for lane in self.lanes if lane.channel for end in lane.channel[:2]}
+        if ends - set(range(self.devices)):
             raise InputError(f"{self.name}: a lane names a device that holds no stage")
+        if self.period is not None:
+            self._check_period(self.period)
+
+    def _check_period(self, period: Period) -> None:
+        cuts = np.array([period.prologue, np.add(period.prologue, period.body)])
+        if cuts.shape != (2, len(self.lanes)) or (cuts > np.diff(self.bounds)).any():
+            raise InputError(f"{self.name}: a period gives every lane a prologue and a body in it")
+        behind = np.minimum(self.bounds[:-1] + cuts, len(self) - 1)
+        if len(self) and (self.actions.joined[behind] & (cuts < np.diff(self.bounds))).any():
+            raise InputError(f"{self.name}: a period cuts no pair")
+        if min(period.repeats, period.microbatches, *cuts.flat) < 0:
+            raise InputError(f"{self.name}: a period counts from 0")
 
     # what is where
 
@@ -264,17 +278,26 @@ class Program:
     def digest(self) -> str:
         """What ranks compare before they run: equal programs have equal digests."""
         parts = (
-            self.graph.stages,
+            [(stage.name, float(stage.cost), stage.backward, stage.is_whole_batch)
+             for stage in self.graph.stages],
+            self.microbatches,
+            [(lane.stream, lane.channel and lane.channel.direction) for lane in self.lanes],
+            self.is_stashing,
+        )  # fmt: skip
+        digest = hashlib.sha256(repr(parts).encode())
+        period = self.period or Period((), (), 0)
+        numbers = (
             self.graph.edges,
             self.placement.pipes,
-            self.microbatches,
             self.pipe_of,
-            self.lanes,
-            self.period,
-            self.is_stashing,
+            [(lane.device, *(lane.channel or (-1, -1))[:2]) for lane in self.lanes],
+            [period.prologue, period.body],
+            [period.microbatches, period.versions, period.repeats],
+            self.bounds,
         )
-        digest = hashlib.sha256(repr(parts).encode())
-        for array in (self.bounds, *(getattr(self.actions, name) for name in COLUMNS)):
+        for array in (np.array(part, np.int64) for part in numbers):
+            digest.update(repr(array.shape).encode() + array.tobytes())
+        for array in (getattr(self.actions, name) for name in COLUMNS):
             digest.update(array.tobytes())
         return digest.hexdigest()
 

@@ -167,9 +167,13 @@ class _Tables:
             ranks = actions.segment[rows]
             rows = rows[np.argsort(ranks if is_last else -ranks, kind="stable")]
         row_of = actions.edge if is_wire else actions.stage
-        for offset in range(int(actions.span[rows].max(initial=0))):
-            covering = rows[actions.span[rows] > offset]
-            table[row_of[covering], actions.microbatch[covering] + offset] = covering
+        spans = actions.span[rows]
+        if (spans == 1).all():
+            table[row_of[rows], actions.microbatch[rows]] = rows
+            return table
+        offset = np.arange(int(spans.sum())) - np.repeat(np.cumsum(spans) - spans, spans)
+        rows = np.repeat(rows, spans)
+        table[row_of[rows], actions.microbatch[rows] + offset] = rows
         return table
 
 

@@ -1,0 +1,30 @@
+"""The notation: programs, costs and timelines as text that people and other tools read.
+
+Text and torch's tables for programs, versioned JSON for everything. What cannot be read is
+refused with a NotationError that says where and why; nothing that is read is executed.
+"""
+
+from weft.notation.files import read_cost, read_graph, read_program, read_timeline
+from weft.notation.json.document import Document, from_json, to_json
+from weft.notation.json.graph import graph_from_json
+from weft.notation.text.plain import plain
+from weft.notation.text.program import from_text, to_text
+from weft.notation.tokens import token
+from weft.notation.torch_csv import from_torch_csv, to_torch_csv
+
+__all__ = [
+    "Document",
+    "from_json",
+    "from_text",
+    "from_torch_csv",
+    "graph_from_json",
+    "plain",
+    "read_cost",
+    "read_graph",
+    "read_program",
+    "read_timeline",
+    "to_json",
+    "to_text",
+    "to_torch_csv",
+    "token",
+]

@@ -1,0 +1,83 @@
+"""Files: the one place where the notation touches a disk."""
+
+from __future__ import annotations
+
+from os import PathLike
+from pathlib import Path
+from typing import TypeAlias
+
+from weft.cost import Cost
+from weft.errors import NotationError
+from weft.ir.graph import Graph
+from weft.ir.placement import Placement
+from weft.ir.program import Program
+from weft.notation.json.document import from_json
+from weft.notation.json.graph import graph_from_json
+from weft.notation.limits import MOST_BYTES
+from weft.notation.text.program import from_text
+from weft.notation.torch_csv import from_torch_csv
+from weft.timeline import Timeline
+
+Source: TypeAlias = str | PathLike[str]
+
+
+def read_program(path: Source) -> Program:
+    """The program of a file, told by its content: text, JSON or torch's table."""
+    text, source = _text(path), str(path)
+    start = next((line for line in map(str.strip, text.split("\n")) if line), "")
+    if start.startswith("{"):
+        document = from_json(text, source)
+        if not isinstance(document, Program):
+            raise NotationError(f"a {_name(document)}, not a program", source=source)
+        return document
+    if start[0] in "0123456789(,":
+        return from_torch_csv(text, source)
+    return from_text(text, source)
+
+
+def read_cost(path: Source) -> Cost:
+    """The cost of a JSON file."""
+    document = from_json(_text(path), str(path))
+    if not isinstance(document, Cost):
+        raise NotationError(f"a {_name(document)}, not a cost", source=str(path))
+    return document
+
+
+def read_timeline(path: Source) -> Timeline:
+    """The timeline of a JSON file."""
+    document = from_json(_text(path), str(path))
+    if not isinstance(document, Timeline):
+        raise NotationError(f"a {_name(document)}, not a timeline", source=str(path))
+    return document
+
+
+def read_graph(path: Source) -> tuple[Graph, Placement]:
+    """The graph of a JSON file, and where its stages live."""
+    return graph_from_json(_text(path), str(path))
+
+
+def _name(document: object) -> str:
+    return type(document).__name__.lower()
+
+
+def _text(path: Source) -> str:
+    """The text of a file, if it is one and not too long."""
+    try:
+        with Path(path).open("rb") as file:
+            content = file.read(MOST_BYTES + 1)
+    except OSError as error:
+        raise NotationError(f"cannot be read: {error.strerror}", source=str(path)) from None
+    except ValueError as error:  # a path with a NUL
+        raise NotationError(f"cannot be read: {error}", source=repr(path)) from None
+    if len(content) > MOST_BYTES:
+        raise NotationError(
+            f"longer than the {MOST_BYTES >> 20} MiB that Weft reads", source=str(path)
+        )
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise NotationError("not text: it is not UTF-8", source=str(path), line=line) from None
+    if not text.strip():
+        raise NotationError("empty", source=str(path))
+    return text

@@ -1,0 +1,1 @@
+"""Programs, costs, timelines and graphs as versioned JSON."""

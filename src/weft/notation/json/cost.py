@@ -1,0 +1,174 @@
+"""Costs as JSON, easy to write by hand.
+
+    {"format": "weft.cost", "version": 1,
+     "stages": [{"forward": 1, "input_grad": 1, "weight_grad": 1, "saved": 4e9}, ...],
+     "message": 1e6,
+     "link": {"latency": 1e-5, "bandwidth": 5e10},
+     "links": [{"from": 3, "to": 4, "latency": 1e-4, "bandwidth": 1e10}],
+     "host": {"bandwidth": 2e10},
+     "pairs": {"BF": 0.9}, "sizes": [1, 1, 0.5],
+     "capacity": 8e10, "host_capacity": 1e12, "barrier": true}
+
+Only "stages" is needed, and of a stage only "forward". Seconds of a stage: forward, input_grad,
+weight_grad, recompute (as forward where it is left out), update, reduce; bytes: weights,
+gradients, optimizer, saved, inputs; 0 where they are left out. "message" is one number of bytes
+for the edges of a chain, or a list with one for each edge. A bandwidth or capacity that is left
+out or null has no limit.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import fields
+
+from weft.cost import Cost, Link, Memory, Network, PerStage, Times
+from weft.errors import InputError
+from weft.notation.json.reading import VERSION, Node
+from weft.notation.limits import check_stages
+from weft.notation.places import shown
+
+FORMAT = "weft.cost"
+
+_TIMES = tuple(field.name for field in fields(Times))
+_LIMITS = ("capacity", "host_capacity")
+_BYTES = tuple(field.name for field in fields(Memory) if field.name not in _LIMITS)
+_LINK = ("latency", "bandwidth")
+_KEYS = ("stages", "message", "link", "links", "host", "pairs", "sizes", *_LIMITS, "barrier")
+
+
+# writing
+
+
+def cost_object(cost: Cost) -> dict[str, object]:
+    """What `read_cost` reads."""
+    network = cost.network
+    written: dict[str, object] = {
+        "format": FORMAT,
+        "version": VERSION,
+        "stages": [_stage_object(cost, stage) for stage in range(cost.stages)],
+        "message": [float(size) for size in network.message],
+    }
+    links = [
+        {"from": int(source), "to": int(destination), **_link_object(link)}
+        for (source, destination), link in network.between.items()
+    ]
+    optional: dict[str, object] = {
+        "link": _link_object(network.default),
+        "links": links,
+        "host": _link_object(network.host),
+        "pairs": {kinds: float(ratio) for kinds, ratio in cost.pairs.items()},
+        "sizes": [float(size) for size in cost.sizes],
+    }
+    written |= {key: value for key, value in optional.items() if value}
+    limits = {key: float(getattr(cost.memory, key)) for key in _LIMITS}
+    written |= {key: limit for key, limit in limits.items() if math.isfinite(limit)}
+    return written if cost.is_barrier else {**written, "barrier": False}
+
+
+def _stage_object(cost: Cost, stage: int) -> dict[str, float]:
+    times = {name: float(getattr(cost.times, name)[stage]) for name in _TIMES}
+    sizes = {name: float(getattr(cost.memory, name)[stage]) for name in _BYTES}
+    usual = dict.fromkeys((*_TIMES, *_BYTES), 0.0) | {"recompute": times["forward"]}
+    given = {name: value for name, value in (times | sizes).items() if value != usual[name]}
+    return {"forward": times["forward"], **given}
+
+
+def _link_object(link: Link) -> dict[str, float]:
+    written = {"latency": float(link.latency)} if link.latency else {}
+    return written | ({"bandwidth": float(link.bandwidth)} if math.isfinite(link.bandwidth) else {})
+
+
+# reading
+
+
+def read_cost(node: Node) -> Cost:
+    """The cost of a document."""
+    members = node.document(FORMAT, _KEYS, ("stages",))
+    stages = _stages(members["stages"])
+    network = Network(
+        message=_message(members.get("message"), len(stages)),
+        default=_link(members.get("link")),
+        between=_links(members.get("links")),
+        host=_link(members.get("host")),
+    )
+    with node.place():
+        return Cost(
+            times=Times(*(_column(stages, name) for name in _TIMES)),
+            memory=Memory(
+                weights=_column(stages, "weights"),
+                gradients=_column(stages, "gradients"),
+                optimizer=_column(stages, "optimizer"),
+                saved=_column(stages, "saved"),
+                inputs=_column(stages, "inputs"),
+                capacity=_limit(members.get("capacity")),
+                host_capacity=_limit(members.get("host_capacity")),
+            ),
+            network=network,
+            pairs=_pairs(members.get("pairs")),
+            sizes=tuple(members["sizes"].numbers()) if "sizes" in members else (),
+            is_barrier="barrier" not in members or members["barrier"].flag(),
+        )
+
+
+def _stages(node: Node) -> list[dict[str, float]]:
+    """Seconds and bytes of each stage, by name."""
+    stages = []
+    for item in node.items():
+        members = item.members((*_TIMES, *_BYTES), ("forward",))
+        stages.append({name: member.number() for name, member in members.items()})
+    with node.place():
+        check_stages(len(stages))
+        if not stages:
+            raise InputError("a cost describes at least one stage")
+    return [{"recompute": stage["forward"], **stage} for stage in stages]
+
+
+def _column(stages: list[dict[str, float]], name: str) -> PerStage:
+    return tuple(stage.get(name, 0.0) for stage in stages)
+
+
+def _message(node: Node | None, stages: int) -> tuple[float, ...]:
+    if node is not None and isinstance(node.value, list):
+        return tuple(node.numbers())
+    return (0.0 if node is None else node.number(),) * (stages - 1)
+
+
+def _links(node: Node | None) -> dict[tuple[int, int], Link]:
+    links: dict[tuple[int, int], Link] = {}
+    for item in [] if node is None else node.items():
+        members = item.members(("from", "to", *_LINK), ("from", "to"))
+        ends = (members["from"].count(), members["to"].count())
+        with item.place():
+            if ends in links:
+                raise InputError(f"the link from {ends[0]} to {ends[1]} stands twice")
+        links[ends] = _link_of(members)
+    return links
+
+
+def _link(node: Node | None) -> Link:
+    return Link() if node is None else _link_of(node.members(_LINK))
+
+
+def _link_of(members: dict[str, Node]) -> Link:
+    latency = members["latency"].number() if "latency" in members else 0.0
+    return Link(latency, _limit(members.get("bandwidth")))
+
+
+def _limit(node: Node | None) -> float:
+    return math.inf if node is None or node.value is None else node.number()
+
+
+def _pairs(node: Node | None) -> dict[str, float]:
+    """Ratios by the two kinds in alphabetical order, as `Cost` looks them up."""
+    pairs: dict[str, float] = {}
+    if node is None:
+        return pairs
+    for kinds, ratio in node.members_of_any_name().items():
+        key = "".join(sorted(kinds))
+        with node.place():
+            if len(key) != 2 or set(key) - set("FBIWR"):
+                raise InputError(f"{shown(kinds)} is no pair; one reads BF: two kinds of action")
+            if key in pairs:
+                raise InputError(f"the pair {key} stands twice")
+        pairs[key] = ratio.number()
+    return pairs

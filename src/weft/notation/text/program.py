@@ -1,0 +1,197 @@
+"""The text of a program: one line for one fact, one line for one lane.
+
+    weft program 1
+    name 1f1b
+    microbatches 2
+    graph chain 2
+    place 0 1                     the device of each stage; a line for each pipe
+    device 0: 0F0 0F1 0B0 0B1     a line for each lane
+    device 1: 1F0 1B0 1F1 1B1
+
+And where they apply: `pipes 0 0 1 1`, the pipe of each microbatch; `period 4 versions 1
+repeats 3`, what each repetition of the body shifts, and how many there are; `no-stash`. After
+the first, lines may stand in any order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from weft.errors import InputError, NotationError
+from weft.ir.actions import Actions
+from weft.ir.graph import Graph
+from weft.ir.placement import Placement
+from weft.ir.program import Lane, Period, Program
+from weft.notation.limits import (
+    check_actions,
+    check_cells,
+    check_lane,
+    check_pipes,
+    check_repeats,
+    check_total,
+)
+from weft.notation.places import in_source, on_line
+from weft.notation.text.graph import graph_lines, read_graph
+from weft.notation.text.lanes import Body, lane_lines, lane_name, read_actions, read_body, read_lane
+from weft.notation.text.lines import HEADER, Line, Lines, needed, read_lines
+from weft.notation.text.words import counts, escaped, unescaped
+
+
+def to_text(program: Program) -> str:
+    """The program as text, which `from_text` reads back to an equal one."""
+    return "".join(f"{line}\n" for line in (*_facts(program), *lane_lines(program)))
+
+
+def from_text(text: str, source: str = "") -> Program:
+    """The program that a text describes; NotationError where it cannot be read."""
+    with in_source(source):
+        return _program(read_lines(text))
+
+
+# writing
+
+
+def _facts(program: Program) -> Iterator[str]:
+    yield HEADER
+    if program.name:
+        yield f"name {escaped(program.name)}"
+    yield f"microbatches {program.microbatches}"
+    yield from graph_lines(program.graph)
+    for devices in program.placement.pipes:
+        yield f"place {' '.join(map(str, devices))}"
+    if any(program.pipe_of):
+        yield f"pipes {' '.join(map(str, program.pipe_of))}"
+    if program.period is not None:
+        period = program.period
+        words = f"{period.microbatches} versions {period.versions} repeats {period.repeats}"
+        yield f"period {words}"
+    if not program.is_stashing:
+        yield "no-stash"
+
+
+# reading
+
+
+def _program(lines: Lines) -> Program:
+    graph = read_graph(lines)
+    placement = _placement(lines["place"], graph)
+    microbatches = _microbatches(lines, graph)
+    shift = _shift(lines["period"], graph)
+    lanes: dict[Lane, Actions] = {}
+    bodies: list[Body] = []
+    edge_of = {edge: index for index, edge in enumerate(graph.edges)}
+    total = 0
+    for number, words in lines["device"]:
+        with on_line(number):
+            lane, tokens = read_lane(words)
+            if lane in lanes:
+                raise InputError(f"the lane `{lane_name(lane)}` stands twice")
+            check_lane(lane, placement)
+            actions = lanes[lane] = read_actions(tokens, edge_of)
+            total += int(actions.span.sum(dtype=np.int64))
+            check_total(total)
+            check_actions(actions, graph, placement, microbatches)
+            bodies.append(_body(tokens, is_periodic=shift is not None))
+    program = Program.build(
+        _name(lines["name"]),
+        placement,
+        lanes,
+        microbatches=microbatches,
+        graph=graph,
+        pipe_of=_pipe_of(lines["pipes"], placement, microbatches),
+        period=_period(bodies, shift),
+        is_stashing=not _is_set(lines["no-stash"]),
+    )
+    check_repeats(program.actions)
+    return program
+
+
+def _name(lines: list[Line]) -> str:
+    for number, words in lines:
+        with on_line(number):
+            return unescaped(" ".join(words))
+    return ""
+
+
+def _placement(lines: list[Line], graph: Graph) -> Placement:
+    pipes = []
+    for number, words in lines:
+        with on_line(number):
+            pipes.append(tuple(counts(words, "place 0 1 2 3", exactly=len(graph))))
+    if not pipes:
+        raise InputError("a program needs a line `place 0 1 2 3`: the device of each stage")
+    with on_line(lines[-1].number):
+        check_pipes(len(pipes))
+        return Placement(tuple(pipes))
+
+
+def _microbatches(lines: Lines, graph: Graph) -> int:
+    number, words = needed(lines, "microbatches", "microbatches 4")
+    with on_line(number):
+        (microbatches,) = counts(words, "microbatches 4", exactly=1)
+        if microbatches < 1:
+            raise InputError("a step has at least 1 microbatch")
+        check_cells(graph, microbatches)
+    return microbatches
+
+
+def _pipe_of(lines: list[Line], placement: Placement, microbatches: int) -> list[int]:
+    for number, words in lines:
+        with on_line(number):
+            pipes = counts(words, "pipes 0 0 1 1", exactly=microbatches)
+            if max(pipes) >= len(placement.pipes):
+                given = len(placement.pipes)
+                raise InputError(f"pipe {max(pipes)}, but {given} pipes have a line `place`")
+            return pipes
+    return [0] * microbatches
+
+
+def _is_set(lines: list[Line]) -> bool:
+    for number, words in lines:
+        if words:
+            raise NotationError("`no-stash` stands alone", line=number)
+    return bool(lines)
+
+
+# periods
+
+
+_PERIOD = "period 4 versions 1 repeats 3"
+
+
+def _shift(lines: list[Line], graph: Graph) -> tuple[int, int, int] | None:
+    """By how many microbatches and versions each of how many repetitions is shifted."""
+    for number, words in lines:
+        with on_line(number):
+            if words[1:2] != ["versions"] or words[3:4] != ["repeats"]:
+                raise InputError(f"a period reads `{_PERIOD}`")
+            microbatches, versions, repeats = counts(
+                [words[0], words[2], *words[4:]], _PERIOD, exactly=3
+            )
+            check_cells(graph, microbatches)
+            return microbatches, versions, repeats
+    return None
+
+
+def _body(words: list[str], *, is_periodic: bool) -> Body:
+    body = read_body(words)
+    if body is None and is_periodic:
+        raise InputError("a lane of a periodic program encloses what repeats in [ and ]")
+    if body is not None and not is_periodic:
+        raise InputError(f"[ and ] enclose what repeats, which takes a line `{_PERIOD}`")
+    return body or Body(0, 0)
+
+
+def _period(bodies: list[Body], shift: tuple[int, int, int] | None) -> Period | None:
+    if shift is None:
+        return None
+    microbatches, versions, repeats = shift
+    return Period(
+        prologue=tuple(body.prologue for body in bodies),
+        body=tuple(body.length for body in bodies),
+        microbatches=microbatches,
+        versions=versions,
+        repeats=repeats,
+    )

@@ -1,0 +1,129 @@
+"""Random programs, well-formed and mostly wrong: notation reads what verification refuses."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+from hypothesis import strategies as st
+from hypothesis.strategies import DrawFn, SearchStrategy
+
+from weft.cost import Cost, Link, Memory, Network, Times
+from weft.ir.actions import Action, Pair
+from weft.ir.graph import Backward, Graph, Stage
+from weft.ir.kinds import Direction, Kind, Stream
+from weft.ir.placement import Placement
+from weft.ir.program import Channel, Lane, Period, Program
+from weft.notation.tokens import END
+
+T = TypeVar("T")
+
+few = st.integers(0, 3)
+names = st.text(max_size=8) | st.sampled_from(["1f1b", "a b", "#", 'q"\\\n', "\u2028"])
+amounts = st.floats(0, 1e12) | st.integers(0, 9)
+Slot = Action | Pair
+
+
+@st.composite
+def graphs(draw: DrawFn) -> Graph:
+    count = draw(st.integers(1, 4))
+    stage = st.builds(Stage, names, amounts, st.sampled_from(Backward), st.booleans())
+    stages = draw(st.lists(st.just(Stage()) | stage, min_size=count, max_size=count))
+    every = [(u, v) for v in range(count) for u in range(v)]
+    some = st.lists(st.sampled_from(every), unique=True) if every else st.just([])
+    edges = draw(st.just(list(Graph.chain(count).edges)) | some)
+    return Graph(tuple(stages), tuple(edges), name=draw(names | st.just(f"chain:{count}")))
+
+
+@st.composite
+def placements(draw: DrawFn, stages: int) -> Placement:
+    pipe = st.lists(few, min_size=stages, max_size=stages)
+    pipes = draw(st.lists(pipe, min_size=1, max_size=2))
+    dense = {device: i for i, device in enumerate(sorted({d for pipe in pipes for d in pipe}))}
+    return Placement(tuple(tuple(dense[device] for device in pipe) for pipe in pipes))
+
+
+@st.composite
+def actions(draw: DrawFn, graph: Graph, pipes: int) -> Action:
+    kinds = [kind for kind in Kind if graph.edges or not kind.is_wire]
+    kind = draw(st.sampled_from(kinds))
+    stage, edge = draw(st.integers(0, len(graph) - 1)), None
+    if kind.is_wire:
+        edge = draw(st.integers(0, len(graph.edges) - 1))
+        stage = graph.edges[edge][END[kind]]
+    optional = st.none() | st.integers(0, 20)
+    version, segment = draw(optional), draw(optional)
+    if not kind.has_microbatch:
+        pipe = draw(st.integers(0, pipes - 1))
+        return Action(stage, kind, version=version, pipe=pipe, segment=segment)
+    span = draw(st.just(1) | st.integers(1, 3))
+    return Action(stage, kind, draw(st.integers(0, 12)), span, version, 0, edge, segment)
+
+
+def lanes(devices: int) -> SearchStrategy[Lane]:
+    device = st.integers(0, devices - 1)
+    ends = st.tuples(device, device, st.sampled_from(Direction))
+    channel = ends.map(lambda given: Channel(*given))
+    full = st.tuples(device, st.sampled_from(Stream), st.none() | channel)
+    return device.map(Lane) | full.map(lambda given: Lane(*given))
+
+
+@st.composite
+def programs(draw: DrawFn) -> Program:
+    graph = draw(graphs())
+    placement = draw(placements(len(graph)))
+    microbatches = draw(st.integers(1, 4))
+    pipe = st.integers(0, len(placement.pipes) - 1)
+    single = actions(graph, len(placement.pipes))
+    lane_list = draw(st.lists(lanes(placement.devices), unique=True, max_size=5))
+    part = st.lists(single | st.builds(Pair, single, single), max_size=4)
+    parts = [(draw(part), draw(part), draw(part)) for _ in lane_list]
+    period = Period(
+        tuple(_length(before) for before, _, _ in parts),
+        tuple(_length(body) for _, body, _ in parts),
+        draw(few),
+        draw(few),
+        draw(st.integers(1, 4)),
+    )
+    return Program.build(
+        draw(names),
+        placement,
+        {
+            lane: before + body + after
+            for lane, (before, body, after) in zip(lane_list, parts, strict=True)
+        },
+        microbatches=microbatches,
+        graph=graph,
+        pipe_of=draw(st.lists(pipe, min_size=microbatches, max_size=microbatches)),
+        period=draw(st.none() | st.just(period)),
+        is_stashing=draw(st.booleans()),
+    )
+
+
+def _length(slots: list[Slot]) -> int:
+    return sum(2 if isinstance(slot, Pair) else 1 for slot in slots)
+
+
+@st.composite
+def costs(draw: DrawFn) -> Cost:
+    stages = draw(st.integers(1, 3))
+    per_stage = st.tuples(*[amounts] * stages)
+    limit = st.just(float("inf")) | st.floats(1, 1e12)
+    link = st.builds(Link, amounts, limit)
+    ends = st.tuples(few, few)
+    kinds = st.sampled_from(["BF", "FI", "FF"])
+    return Cost(
+        times=draw(st.builds(Times, *[per_stage] * 6)),
+        memory=draw(st.builds(Memory, *[per_stage] * 5, limit, limit)),
+        network=draw(
+            st.builds(
+                Network,
+                st.lists(amounts, max_size=3).map(tuple),
+                link,
+                st.dictionaries(ends, link, max_size=2),
+                link,
+            )
+        ),
+        pairs=draw(st.dictionaries(kinds, amounts)),
+        sizes=draw(st.lists(amounts, max_size=3).map(tuple)),
+        is_barrier=draw(st.booleans()),
+    )

@@ -22,6 +22,8 @@ WIRED = json.loads(to_json(two_pipes()))
 TIMELINE = json.loads(to_json(simulate(one_f_one_b(devices=2, microbatches=2))))
 COST = {"format": "weft.cost", "version": 1, "stages": [{"forward": 1}, {"forward": 2}]}
 
+PERIOD = {"microbatches": 2, "versions": 1, "repeats": 1}
+
 
 def changed(document: dict[str, Any], path: str, value: object) -> str:
     """A document with one member changed; dots and numbers lead to it."""
@@ -192,7 +194,7 @@ def test_what_is_no_document_is_refused(text: str, line: int | None, reason: str
         ("pipes", [0, 1], "pipes: pipe 1, but the placement has 1"),
         ("pipes", [0], "pipes: 1 items where 2 belong"),
         ("stashing", 0, "stashing: 0 where true or false belongs"),
-        ("period", {"microbatches": 2, "versions": 1, "repeats": 1}, "lanes[0]: prologue is missing"),
+        ("period", PERIOD, "lanes[0]: prologue is missing"),
         ("lanes.0.device", 5, "lanes[0]: device 5"),
         ("lanes.1.device", 0, "lanes[1]: this lane stands twice"),
         ("lanes.1.stream", "disk", "lanes[1].stream: 'disk' where one of compute"),
@@ -253,7 +255,7 @@ def test_updates_repeated_many_times_are_refused() -> None:
 
 
 def test_a_period_cuts_lanes_between_slots() -> None:
-    document = json.loads(changed(WIRED, "period", {"microbatches": 3, "versions": 1, "repeats": 1}))
+    document = json.loads(changed(WIRED, "period", PERIOD))
     for lane in document["lanes"]:
         lane |= {"prologue": 0, "body": lane["actions"]}
     assert isinstance(from_json(json.dumps(document)), Program)

@@ -167,7 +167,7 @@ def test_a_program_may_lack_lanes() -> None:
         ("place 0 1", "place 0 1\nperiod", 6, "a period reads"),
         ("place 0 1", "place 0 1\nperiod 2 versions 1 repeats", 6, "2 words where 3 belong"),
         ("place 0 1", "place 0 1\nperiod 999999999 versions 1 repeats 1", 6, "at most 4,000,000"),
-        ("place 0 1", "place 0 1\nperiod 2 versions 1 repeats 1", 7, "encloses what repeats in [ and ]"),
+        ("place 0 1", "place 0 1\nperiod 2 versions 1 repeats 1", 7, "encloses what repeats in ["),
         ("place 0 1", "place 0 1\n" * 65, 69, "65 pipes"),
         ("0F0 0F1", " ".join(["0U@0", "0U"] * 10), None, "19 updates"),
         ("0F0 0F1", "0I0/0.experts 0W0/0.experts " * 10, None, "18 updates, reductions"),

@@ -50,8 +50,8 @@ class UnknownSchedule(InputError):
 
 
 class ProgramError(WeftError):
-    """A program breaks a rule; `findings` holds every breach, one message each."""
+    """A program breaks a rule; `findings` holds every breach, `told` what its text says."""
 
-    def __init__(self, findings: Sequence[object]) -> None:
+    def __init__(self, findings: Sequence[object], told: Sequence[object] = ()) -> None:
         self.findings = tuple(findings)
-        super().__init__("\n".join(str(finding) for finding in self.findings))
+        super().__init__("\n".join(str(finding) for finding in told or findings))

@@ -56,7 +56,6 @@ def test_a_start_is_the_latest_of_lane_and_arrivals(
         if slot not in precedence.bounds[:-1]:
             bounds.append(end[slot - 1])
         rows = np.flatnonzero(precedence.consumer == slot).tolist()
-        rows = [row for row in rows if precedence.producer[row] != slot]
         bounds += [
             end[precedence.producer[row]] + precedence.delay[row]
             for row in rows

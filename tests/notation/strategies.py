@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TypeVar
 
 from hypothesis import strategies as st
@@ -10,10 +11,9 @@ from hypothesis.strategies import DrawFn, SearchStrategy
 from weft.cost import Cost, Link, Memory, Network, Times
 from weft.ir.actions import Action, Pair
 from weft.ir.graph import Backward, Graph, Stage
-from weft.ir.kinds import Direction, Kind, Stream
+from weft.ir.kinds import EDGE_END, Direction, Kind, Stream
 from weft.ir.placement import Placement
 from weft.ir.program import Channel, Lane, Period, Program
-from weft.notation.tokens import END
 
 T = TypeVar("T")
 
@@ -26,11 +26,15 @@ Slot = Action | Pair
 @st.composite
 def graphs(draw: DrawFn) -> Graph:
     count = draw(st.integers(1, 4))
-    stage = st.builds(Stage, names, amounts, st.sampled_from(Backward), st.booleans())
-    stages = draw(st.lists(st.just(Stage()) | stage, min_size=count, max_size=count))
+    one = st.builds(Stage, names, amounts, st.sampled_from(Backward), st.booleans())
+    stages = draw(st.lists(st.just(Stage()) | one, min_size=count, max_size=count))
     every = [(u, v) for v in range(count) for u in range(v)]
     some = st.lists(st.sampled_from(every), unique=True) if every else st.just([])
     edges = draw(st.just(list(Graph.chain(count).edges)) | some)
+    for stage in reversed(range(count)):
+        behind = [stages[v] for u, v in edges if u == stage]
+        if behind and not any(other.is_learning for other in behind):
+            stages[stage] = replace(stages[stage], backward=Backward.NONE)
     return Graph(tuple(stages), tuple(edges), name=draw(names | st.just(f"chain:{count}")))
 
 
@@ -49,7 +53,7 @@ def actions(draw: DrawFn, graph: Graph, pipes: int) -> Action:
     stage, edge = draw(st.integers(0, len(graph) - 1)), None
     if kind.is_wire:
         edge = draw(st.integers(0, len(graph.edges) - 1))
-        stage = graph.edges[edge][END[kind]]
+        stage = graph.edges[edge][EDGE_END[kind]]
     optional = st.none() | st.integers(0, 20)
     version, segment = draw(optional), draw(optional)
     if not kind.has_microbatch:

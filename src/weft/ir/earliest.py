@@ -82,7 +82,7 @@ def _waits(precedence: Precedence) -> tuple[Index, Index]:
     lane_of = np.repeat(np.arange(len(precedence.bounds) - 1), np.diff(precedence.bounds))
     source = lane_of[precedence.producer]
     is_implied = (lane_of[precedence.consumer] == source) & (
-        precedence.producer <= precedence.consumer
+        precedence.producer < precedence.consumer
     )
     rows = np.flatnonzero(~is_implied)
     if not len(rows) or np.bincount(precedence.consumer[rows]).max() == 1:

@@ -32,6 +32,11 @@ class Stage:
     backward: Backward = Backward.FULL
     is_whole_batch: bool = False  # one action over all microbatches, as a contrastive loss needs
 
+    @property
+    def is_learning(self) -> bool:
+        """Whether gradients reach it, for its own weights or for those before it."""
+        return self.backward is not Backward.NONE
+
 
 @dataclass(frozen=True)
 class Graph:
@@ -52,6 +57,13 @@ class Graph:
                 )
         if len(set(self.edges)) != len(self.edges):
             raise InputError("an edge is listed twice; one edge carries all its tensors")
+        for stage, others in enumerate(self.successors):
+            is_cut_off = others and all(not self.stages[s].is_learning for s in others)
+            if self.stages[stage].is_learning and is_cut_off:
+                raise InputError(
+                    f"stage {stage} gets no gradient: every stage behind it has backward=none."
+                    f" Give it backward=none too, or one of them backward=input"
+                )
 
     @classmethod
     def chain(cls, stages: int) -> Graph:

@@ -41,6 +41,15 @@ class Kind(IntEnum):
         return self <= Kind.ONLOAD
 
 
+# Which end of its edge (source 0, destination 1) a send or receive stands at.
+EDGE_END: dict[int, int] = {
+    Kind.SEND_ACTIVATION: 0,
+    Kind.RECV_ACTIVATION: 1,
+    Kind.SEND_GRADIENT: 1,
+    Kind.RECV_GRADIENT: 0,
+}
+
+
 class Stream(Enum):
     """One of a device's in-order queues."""
 

@@ -210,13 +210,22 @@ class Program:
 
     def precedence(self, delay: Seconds) -> Precedence:
         """The lanes and dependencies of the program, slot by slot, with these travel times."""
-        dependencies = self.dependencies
+        dependencies, apart = self.dependencies, ~self.is_fused
         return Precedence(
             bounds=np.searchsorted(self.first_of_slot, self.bounds),
-            consumer=self.slot_of[dependencies.consumer],
-            producer=self.slot_of[dependencies.producer],
-            delay=delay,
+            consumer=self.slot_of[dependencies.consumer[apart]],
+            producer=self.slot_of[dependencies.producer[apart]],
+            delay=delay[apart],
         )
+
+    @cached_property
+    def is_fused(self) -> NDArray[np.bool_]:
+        """For each dependency, whether it runs from R to B inside a slot of the two."""
+        consumer, producer = self.dependencies.consumer, self.dependencies.producer
+        if not self.actions.joined.any():
+            return np.zeros(len(consumer), np.bool_)
+        is_inside = (self.actions.joined[consumer] == 1) & (producer == consumer - 1)
+        return np.asarray(is_inside & (self.actions.kind[producer] == Kind.R))
 
     @cached_property
     def crossing(self) -> NDArray[np.bool_]:

@@ -115,7 +115,19 @@ def resolve(
         _between_segments(actions, found)
     if tables.has_updates:
         _through_weights(actions, found, step=step, pipe_of=np.asarray(pipe_of))
-    return found.dependencies()
+    dependencies = found.dependencies()
+    return dependencies if (actions.span == 1).all() else _without_repeats(dependencies)
+
+
+def _without_repeats(dependencies: Dependencies) -> Dependencies:
+    """An action that spans several microbatches reads each of its producers once."""
+    value = dependencies.value.astype(np.int64)
+    columns = (dependencies.consumer, dependencies.producer, value, dependencies.edge)
+    _, kept = np.unique(np.stack(columns), axis=1, return_index=True)
+    consumer, producer, value, edge = (column[np.sort(kept)] for column in columns)
+    return Dependencies(
+        consumer, producer, value.astype(np.int8), edge, missing=dependencies.missing
+    )
 
 
 class _Tables:

@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 from weft.errors import InputError
 from weft.ir.actions import Actions
 from weft.ir.graph import Graph
-from weft.ir.kinds import Kind
+from weft.ir.kinds import EDGE_END, Kind
 from weft.ir.placement import Placement
 from weft.ir.program import Lane
-from weft.notation.tokens import END, written
+from weft.notation.tokens import written
 
 MOST = 999_999_999  # any one number
 MOST_BYTES = 256 << 20  # of a file
@@ -109,7 +109,7 @@ def _of_names(actions: Actions, graph: Graph, placement: Placement) -> Faults:
     named = zip(actions.edge[wires].tolist(), actions.kind[wires].tolist(), strict=True)
     is_astray = np.zeros(len(actions), np.bool_)
     is_astray[wires] = actions.stage[wires] != [
-        graph.edges[edge][END[kind]] for edge, kind in named
+        graph.edges[edge][EDGE_END[kind]] for edge, kind in named
     ]
     yield is_astray, "a send or receive stands at an end of its edge"
 

@@ -23,7 +23,7 @@ from typing import TypeAlias
 
 from weft.errors import InputError
 from weft.ir.actions import COLUMNS, Actions
-from weft.ir.kinds import Kind, Part, segment
+from weft.ir.kinds import EDGE_END, Kind, Part, segment
 from weft.ir.program import Program
 from weft.notation.places import shown
 
@@ -45,14 +45,6 @@ FORMS: dict[int, tuple[str, str]] = {
     Kind.REDUCE: ("reduce:", ""),
     Kind.UPDATE: ("", "U"),
     Kind.FREE: ("free:", ""),
-}
-
-# Which end of its edge a send or receive stands at.
-END: dict[int, int] = {
-    Kind.SEND_ACTIVATION: 0,
-    Kind.RECV_ACTIVATION: 1,
-    Kind.SEND_GRADIENT: 1,
-    Kind.RECV_GRADIENT: 0,
 }
 
 _KINDS = {FORMS[kind]: kind for kind in Kind}
@@ -169,7 +161,7 @@ def _where(
     edge = edge_of.get((source, destination))
     if edge is None:
         raise InputError(f"{shown(word)}: the graph has no edge from {source} to {destination}")
-    return (source, destination)[END[kind]], edge
+    return (source, destination)[EDGE_END[kind]], edge
 
 
 def _extent(word: str, kind: Kind, given: Mapping[str, str | None]) -> tuple[int, int]:

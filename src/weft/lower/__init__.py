@@ -1,0 +1,7 @@
+"""Lowering: passes from Program to Program that add what an order of computations leaves out."""
+
+from weft.lower.split import split, split_late
+from weft.lower.updates import updates
+from weft.lower.wires import Messages, messages, unwired, wires
+
+__all__ = ["Messages", "messages", "split", "split_late", "unwired", "updates", "wires"]

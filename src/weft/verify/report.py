@@ -1,0 +1,62 @@
+"""Report: what verification found, all of it, and a short telling of it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+TOLD = 3  # findings of one rule that are told in full
+
+
+class Finding(NamedTuple):
+    """One breach of one rule: where, and a message that says what, why and what to do."""
+
+    rule: str
+    device: int
+    action: str
+    message: str
+
+    def __str__(self) -> str:
+        return self.message
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """The verdict on a program.
+
+    findings       every breach, device by device
+    channel_depth  least depth at which blocking sends do not lock up; None where it never runs
+    """
+
+    name: str
+    findings: tuple[Finding, ...]
+    channel_depth: int | None
+
+    @property
+    def is_valid(self) -> bool:
+        return not self.findings
+
+    @property
+    def told(self) -> tuple[Finding, ...]:
+        """The first findings of each rule, and how many more there are."""
+        return tuple(_told(self.findings, self.name))
+
+    def __str__(self) -> str:
+        if self.is_valid:
+            return f"{self.name} is valid and runs with channels of depth {self.channel_depth}."
+        return "\n".join(map(str, self.told))
+
+
+def _told(findings: tuple[Finding, ...], name: str) -> Iterator[Finding]:
+    seen: Counter[str] = Counter()
+    for finding in findings:
+        seen[finding.rule] += 1
+        if seen[finding.rule] <= TOLD:
+            yield finding
+    for rule, count in seen.items():
+        if count > TOLD:
+            last = next(f for f in reversed(findings) if f.rule == rule)
+            places = f"{count - TOLD} more place{'s' if count > TOLD + 1 else ''}"
+            yield last._replace(message=f"{name}: the rule '{rule}' is broken in {places}.")

@@ -1,0 +1,175 @@
+"""Versions: the weights an action asks for exist, and every stage learns equally often.
+
+update t    once for each step, in order, behind the gradients of step t
+use of v    behind update v - 1
+F and B     of a microbatch at a stage use one version, unless the program does not stash
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from weft.ir.actions import Column, Index
+from weft.ir.graph import Backward
+from weft.ir.kinds import Kind
+from weft.ir.values import Value
+from weft.ir.versions import resident_versions
+from weft.verify.context import Breach, Context
+from weft.verify.order import late, too_late
+
+_OF_VERSIONS = (Kind.UPDATE, Kind.REDUCE, Kind.FREE)
+
+
+def versioned(context: Context) -> Iterator[Breach]:
+    """Asked only of programs that update or name versions."""
+    actions = context.program.actions
+    if not (np.isin(actions.kind, _OF_VERSIONS).any() or (actions.version >= 0).any()):
+        return
+    yield from _in_sequence(context)
+    yield from _each_step(context)
+    yield from _unmade(context)
+    yield from _reduced(context)
+    yield from _too_early(context)
+    if context.program.is_stashing:
+        yield from _stashed(context)
+    if context.limits.versions is not None:
+        yield from _resident(context)
+
+
+def _holders(context: Context) -> Index:
+    """For each action, a number for its (pipe, stage)."""
+    actions = context.program.actions
+    return actions.pipe.astype(np.int64) * context.program.stages + actions.stage
+
+
+def _in_sequence(context: Context) -> Iterator[Breach]:
+    """Of each stage and pipe, updates 0, 1, 2, ... without gap or repeat; the same for frees."""
+    holder, version = _holders(context), context.program.actions.version
+    for kind in _OF_VERSIONS:
+        rows = context.coverage.rows(kind)
+        rows = rows[np.argsort(holder[rows], kind="stable")]
+        due = np.arange(len(rows)) - np.searchsorted(holder[rows], holder[rows])
+        is_wrong = version[rows] != due
+        for row, wanted in zip(rows[is_wrong].tolist(), due[is_wrong].tolist(), strict=True):
+            yield context.at(
+                row,
+                f"device {context.program.device_of[row]} lists {context.token(row)} where version"
+                f" {wanted} is due. Let versions follow each other without gap or repeat.",
+            )
+
+
+def _each_step(context: Context) -> Iterator[Breach]:
+    """As many updates as steps for what learns, none for what does not."""
+    program = context.program
+    rows = context.coverage.rows(Kind.UPDATE)
+    if not len(rows):
+        return
+    shape = (len(program.placement.pipes), program.stages)
+    counts = np.bincount(_holders(context)[rows], minlength=shape[0] * shape[1]).reshape(shape)
+    learns = np.array([stage.backward is Backward.FULL for stage in program.graph.stages])
+    for pipe, stage in np.argwhere(counts != learns * program.steps).tolist():
+        device, found = int(program.placement.table[pipe, stage]), int(counts[pipe, stage])
+        wanted = program.steps if learns[stage] else 0
+        yield context.without(
+            device,
+            f"{stage}U",
+            f"device {device} updates stage {stage} of pipe {pipe} {found} times in {program.steps}"
+            f" steps. Let it update {wanted} times.",
+        )
+
+
+def _unmade(context: Context) -> Iterator[Breach]:
+    """Versions that are used or freed, but that no update makes."""
+    actions, holder = context.program.actions, _holders(context)
+    updates = context.coverage.rows(Kind.UPDATE)
+    made = _pairs(holder[updates], actions.version[updates] + 1)
+    users = np.flatnonzero(
+        (actions.version > 0) & ~np.isin(actions.kind, (Kind.UPDATE, Kind.REDUCE))
+    )
+    is_unmade = ~np.isin(_pairs(holder[users], actions.version[users]), made)
+    for row in users[is_unmade].tolist():
+        version = int(actions.version[row])
+        device = int(context.program.device_of[row])
+        yield context.at(
+            row,
+            f"device {device} lists {context.token(row)}, but nothing makes version {version} of"
+            f" stage {actions.stage[row]}. Add its update of version {version - 1} to"
+            f" device {device}.",
+        )
+
+
+def _reduced(context: Context) -> Iterator[Breach]:
+    """Where gradients are summed, each update has its sum and each sum its update."""
+    actions, holder = context.program.actions, _holders(context)
+    updates, reduces = context.coverage.rows(Kind.UPDATE), context.coverage.rows(Kind.REDUCE)
+    if len(context.program.placement.pipes) == 1 and not len(reduces):
+        return
+    for rows, others, name in ((updates, reduces, "reduction"), (reduces, updates, "update")):
+        keys = _pairs(holder[others], actions.version[others])
+        is_alone = ~np.isin(_pairs(holder[rows], actions.version[rows]), keys)
+        for row in rows[is_alone].tolist():
+            device = int(context.program.device_of[row])
+            yield context.at(
+                row,
+                f"{context.token(row)} has no {name}, and the copies of stage {actions.stage[row]}"
+                f" would drift apart. Add its {name} to device {device}.",
+            )
+
+
+def _too_early(context: Context) -> Iterator[Breach]:
+    """Weights that are used before they are made, updates before their gradients."""
+    dependencies = context.program.dependencies
+    rows = too_late(context.program)
+    rows = rows[np.isin(dependencies.value[rows], (Value.WEIGHTS, Value.WEIGHT_GRADIENT))]
+    _, first = np.unique(dependencies.consumer[rows], return_index=True)
+    for row in rows[first].tolist():
+        yield late(context, int(dependencies.consumer[row]), int(dependencies.producer[row]))
+
+
+def _stashed(context: Context) -> Iterator[Breach]:
+    """The backward of a microbatch uses the weights of its forward."""
+    program, coverage = context.program, context.coverage
+    version = _used_versions(context)
+    forward = np.full((program.stages, coverage.microbatches), -1, np.int64)
+    row, microbatch = coverage.cells(Kind.F)
+    forward[program.actions.stage[row], microbatch] = version[row]
+    row, microbatch = coverage.cells(Kind.B, Kind.I, Kind.W, Kind.R)
+    expected = forward[program.actions.stage[row], microbatch]
+    differs = (expected >= 0) & (expected != version[row])
+    lost, first = np.unique(row[differs], return_index=True)
+    for reader, wanted in zip(lost.tolist(), expected[differs][first].tolist(), strict=True):
+        yield context.at(
+            reader,
+            f"device {program.device_of[reader]} runs {context.token(reader)} with version"
+            f" {version[reader]}, but its forward used version {wanted}. Use that one.",
+        )
+
+
+def _used_versions(context: Context) -> Index:
+    """The version that each action names, or else the newest where it stands."""
+    actions = context.program.actions
+    place = _holders(context) * (len(actions) + 1) + np.arange(len(actions))
+    updates = np.sort(place[context.coverage.rows(Kind.UPDATE)])
+    before = np.searchsorted(updates, place - place % (len(actions) + 1))
+    return np.where(actions.version >= 0, actions.version, np.searchsorted(updates, place) - before)
+
+
+def _resident(context: Context) -> Iterator[Breach]:
+    """No stage keeps more versions than is claimed."""
+    claims = context.limits.versions or ()
+    found = resident_versions(context.program)
+    for stage, (kept, claim) in enumerate(zip(found, claims, strict=True)):
+        if kept > claim:
+            device = int(context.program.placement.table[0, stage])
+            yield context.without(
+                device,
+                f"{stage}U",
+                f"device {device} keeps {kept} versions of stage {stage} and may keep {claim}."
+                " Run fewer microbatches ahead of the update.",
+            )
+
+
+def _pairs(holder: Index, version: Column) -> Index:
+    return holder << 32 | version.astype(np.int64)

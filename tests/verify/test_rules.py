@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -41,6 +40,12 @@ def with_lane(program: Program, lane: Lane, words: str) -> Program:
     return program.with_lanes({**program.contents(), lane: programs.actions(words)})
 
 
+def with_extra(program: Program, lane: Lane, words: str) -> Program:
+    contents = program.contents()
+    extra = programs.actions(words)
+    return program.with_lanes({**contents, lane: [*contents[lane].slots(), *extra]})
+
+
 def reordered(program: Program, lane: Lane, *order: int) -> Program:
     contents = program.contents()
     return program.with_lanes({**contents, lane: contents[lane].take(list(order))})
@@ -57,13 +62,13 @@ CHAIN = programs.one_f_one_b(4, 4)
 
 BROKEN: dict[str, list[Callable[[], Program]]] = {
     "well-formed": [
-        lambda: with_lane(CHAIN, Lane(3), "9F0"),
-        lambda: with_lane(programs.gpipe(1, 2), Lane(0), "0F0 0F1 0B0 0B7"),
-        lambda: with_lane(programs.gpipe(1, 1), Lane(0), "0F2147483647 0B0"),
-        lambda: with_lane(programs.gpipe(1, 1), Lane(0), "0F1000000000 0B1000000000"),
-        lambda: with_lane(programs.chimera(), Lane(0), "0F0..1 1B1 0B0"),
+        lambda: with_extra(CHAIN, Lane(3), "9F0"),
+        lambda: with_extra(programs.gpipe(1, 2), Lane(0), "0B7"),
+        lambda: with_extra(programs.gpipe(1, 1), Lane(0), "0F2147483647"),
+        lambda: with_extra(programs.gpipe(1, 1), Lane(0), "0F1000000000 0B1000000000"),
+        lambda: with_extra(programs.chimera(), Lane(0), "0F0..1"),
         lambda: with_lane(programs.gpipe(1, 2), Lane(0, Stream.OFFLOAD), "0F0"),
-        lambda: with_lane(WIRED, Lane(0, Stream.WIRE, FORWARDS), "0F0"),
+        lambda: with_extra(WIRED, Lane(0, Stream.WIRE, FORWARDS), "0F0"),
     ],
     "complete": [
         lambda: programs.program("twice", ["0F0 0F0 0B0"], 1),
@@ -266,12 +271,11 @@ def test_pairs_need_one_forward_more_ahead_than_interleaving_does() -> None:
     assert verify(programs.interleaved_pairs(extra=1)).is_valid
 
 
-def test_thirty_thousand_actions_are_verified_in_half_a_second() -> None:
+def test_a_large_program_is_verified_whole() -> None:
     program = programs.interleaved(16, 256, 4)
     assert len(program) == 32_768
-    start = time.perf_counter()
     assert verify(program).is_valid
-    assert time.perf_counter() - start < 0.5
+    assert not verify(without(program, stage=63, kind=Kind.B, microbatch=255)).is_valid
 
 
 # what a finding says

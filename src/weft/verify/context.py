@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -43,6 +43,17 @@ class Context:
 
     program: Program
     limits: Limits
+
+    def without_rows(self, rows: Iterable[int | None]) -> Context:
+        """The same without these actions, and without what shares a slot with them."""
+        program = self.program
+        slots = {int(program.slot_of[row]) for row in rows if row is not None}
+        kept = ~np.isin(program.slot_of, list(slots))
+        lanes = {
+            lane: program.actions.take(np.flatnonzero(kept & (program.lane_of == index)))
+            for index, lane in enumerate(program.lanes)
+        }
+        return Context(program.with_lanes(lanes), self.limits)
 
     # words
 

@@ -89,11 +89,18 @@ def check(
 
 
 def _broken(context: Context) -> list[tuple[Rule, Breach]]:
-    """The breaches of the first level that has any, in lane order."""
-    for _, rules in groupby(RULES, key=lambda rule: rule.level):
+    """The breaches of the first level that has any, in lane order.
+
+    What is not well-formed is set aside, so that what the rest breaks is found as well.
+    """
+    form, *others = RULES
+    malformed = [(form, breach) for breach in form.check(context)]
+    if malformed:
+        context = context.without_rows([breach.row for _, breach in malformed])
+    for _, rules in groupby(others, key=lambda rule: rule.level):
         found = [(rule, breach) for rule in rules for breach in rule.check(context)]
-        if found:
-            return sorted(found, key=lambda pair: _place(pair[1]))
+        if found or malformed:
+            return sorted(malformed + found, key=lambda pair: _place(pair[1]))
     return []
 
 

@@ -49,12 +49,8 @@ class Graph:
     def __post_init__(self) -> None:
         if not self.stages:
             raise InputError("a graph needs at least one stage")
-        for source, destination in self.edges:
-            if not 0 <= source < destination < len(self.stages):
-                raise InputError(
-                    f"edge {source} -> {destination}: stages are numbered in model order,"
-                    f" so an edge goes from a lower to a higher number below {len(self.stages)}"
-                )
+        for edge in self.edges:
+            check_edge(edge, len(self.stages))
         if len(set(self.edges)) != len(self.edges):
             raise InputError("an edge is listed twice; one edge carries all its tensors")
         for stage, others in enumerate(self.successors):
@@ -114,6 +110,16 @@ class Graph:
     @cached_property
     def is_chain(self) -> bool:
         return self.edges == tuple((stage, stage + 1) for stage in range(len(self) - 1))
+
+
+def check_edge(edge: tuple[int, int], stages: int) -> None:
+    """Refuse an edge that goes nowhere or against the model's order."""
+    source, destination = edge
+    if not 0 <= source < destination < stages:
+        raise InputError(
+            f"edge {source} -> {destination}: stages are numbered in model order,"
+            f" so an edge goes from a lower to a higher number below {stages}"
+        )
 
 
 def _neighbours(stages: int, pairs: Sequence[tuple[int, int]]) -> tuple[tuple[int, ...], ...]:

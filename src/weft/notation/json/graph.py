@@ -9,7 +9,7 @@ stage; without it each stage has its own.
 
 from __future__ import annotations
 
-from weft.ir.graph import Backward, Graph, Stage
+from weft.ir.graph import Backward, Graph, Stage, check_edge
 from weft.ir.placement import Placement
 from weft.notation.json.reading import Node, parse
 from weft.notation.limits import check_stages
@@ -58,7 +58,7 @@ def _graph(members: dict[str, Node], node: Node) -> Graph:
     for item in members["edges"].items():
         source, destination = item.counts(exactly=2)
         with item.place():
-            Graph(stages, ((source, destination),))  # refuses an edge that goes nowhere
+            check_edge((source, destination), len(stages))
         edges.append((source, destination))
     with members["edges"].place():
         return Graph(stages, tuple(edges), name=name)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from weft.errors import InputError, NotationError
-from weft.ir.graph import Backward, Graph, Stage
+from weft.ir.graph import Backward, Graph, Stage, check_edge
 from weft.notation.limits import check_stages
 from weft.notation.places import on_line, shown
 from weft.notation.text.lines import Line, Lines, needed
@@ -108,7 +108,7 @@ def _edges(lines: list[Line], stages: tuple[Stage, ...]) -> Iterator[tuple[int, 
         with on_line(number):
             source, destination = counts(words, "edge 0 1", exactly=2)
             edge = (source, destination)
-            Graph(stages, (edge,))  # refuses an edge that goes nowhere
+            check_edge(edge, len(stages))
             if edge in seen:
                 raise InputError(f"edge {source} {destination} stands in line {seen[edge]} already")
         seen[edge] = number

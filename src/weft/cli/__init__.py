@@ -1,0 +1,22 @@
+"""The command line: flags become values, and values go to the functions that a user would call.
+
+A command's file loads when the command is called, so that `weft --help` imports little.
+"""
+
+import click
+
+from weft import __version__
+from weft.cli.group import Group
+
+COMMANDS = {
+    "list": "Every schedule, or all about one of them.",
+    "draw": "A schedule as a timeline in the terminal.",
+    "compare": "All schedules at one shape, ranked.",
+    "simulate": "Time, bubbles and memory of one schedule.",
+    "verify": "Prove a program, or list every rule that it breaks.",
+    "export": "A program or its timeline as text, JSON or CSV.",
+}
+
+main = click.version_option(__version__, message="weft %(version)s")(Group(COMMANDS))
+
+__all__ = ["main"]

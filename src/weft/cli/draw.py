@@ -1,0 +1,62 @@
+"""`weft draw`: a timeline in the terminal, or the lanes as plain text."""
+
+from __future__ import annotations
+
+import click
+
+from weft.cli.options import Prices, Sizes, count, named, priced, sized
+from weft.cli.output import has_colour, screen, show_picture
+from weft.cli.requests import cost_of, pricing_of, program_of, proved
+from weft.draw import coloured, plain
+from weft.notation import plain as plain_lanes
+
+
+@click.command("draw")
+@named
+@sized
+@priced
+@count(
+    "--width",
+    metavar="COLUMNS",
+    least=20,
+    help="Columns to fill.  [default: the terminal's, or 120]",
+)
+@click.option("--color/--no-color", "is_coloured", default=None, help="Colours, or letters alone.")
+@click.option("--text", "is_text", is_flag=True, help="A line of actions for each device, to diff.")
+def command(
+    name: str,
+    sizes: Sizes,
+    prices: Prices,
+    width: int | None,
+    is_coloured: bool | None,
+    is_text: bool,
+) -> None:
+    """Draw the timeline of schedule NAME, or of a program in the file NAME.
+
+    \b
+      $ weft draw 1f1b -d 4 -n 4
+      0 F0 F1 F2 F3 ..................B0    ...B1    ...B2    ...B3    |
+      1 ...F0 F1 F2 ............B0    F3 B1    ...B2    ...B3    ......|
+      2 ......F0 F1 ......B0    F2 B1    F3 B2    ...B3    ............|
+      3 .........F0 B0    F1 B1    F2 B2    F3 B3    ..................|
+
+    One row for each device, time to the right. F0 is the forward of microbatch 0, B its
+    backward, I and W the two halves of a backward; a prime marks a device's second stage, and
+    F1|B0 two actions in one slot.
+
+    \b
+      $ weft draw 1f1b -d 2 -n 2 --text
+      F0 F1 B0 B1
+      F0 B0 F1 B1
+    """
+    program = program_of(name, sizes)
+    timeline, _ = proved(program, cost_of(program, pricing_of(prices)))
+    if is_text:
+        print(plain_lanes(program))
+        return
+    console = screen(is_coloured=is_coloured)
+    columns = width or console.width
+    if has_colour(console):
+        show_picture(console, coloured(timeline, width=columns))
+    else:
+        print(plain(timeline, width=columns))

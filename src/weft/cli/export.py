@@ -1,0 +1,61 @@
+"""`weft export`: a program or its timeline, in a form that others read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import click
+
+from weft.cli.files import write
+from weft.cli.options import Prices, Sizes, named, priced, sized
+from weft.cli.requests import cost_of, pricing_of, program_of, proved
+from weft.lower import updates, wires
+from weft.notation import to_json, to_text, to_torch_csv
+from weft.timeline import Timeline
+
+FORMATS: dict[str, Callable[[Timeline], str]] = {
+    "text": lambda timeline: to_text(timeline.program),
+    "json": lambda timeline: to_json(timeline.program),
+    "torch-csv": lambda timeline: to_torch_csv(timeline.program),
+    "timeline-json": to_json,
+}
+
+
+@click.command("export")
+@named
+@sized
+@priced
+@click.option(
+    "--format", "form", type=click.Choice(list(FORMATS)), default="text", show_default=True
+)
+@click.option("--lower", "is_lowered", is_flag=True, help="With sends, receives and updates.")
+@click.option("-o", "--output", type=Path, metavar="FILE", help="All of it to a file, or nothing.")
+def command(
+    name: str, sizes: Sizes, prices: Prices, form: str, is_lowered: bool, output: Path | None
+) -> None:
+    """Write the program of schedule NAME, or of the file NAME, in another form.
+
+    \b
+      $ weft export 1f1b -d 2 -n 2
+      weft program 1
+      name 1f1b
+      microbatches 2
+      graph chain 2
+      place 0 1
+      device 0: 0F0 0F1 0B0 0B1
+      device 1: 1F0 1B0 1F1 1B1
+
+    text and json read back to the same program; torch-csv is what torch.distributed.pipelining
+    loads; timeline-json adds the costs and when each action starts and ends.
+    """
+    program = program_of(name, sizes)
+    cost = cost_of(program, pricing_of(prices))
+    if is_lowered:
+        program = updates(wires(program))
+    timeline, _ = proved(program, cost)
+    text = FORMATS[form](timeline)
+    if output is None:
+        print(text, end="")
+    else:
+        write(output, text)

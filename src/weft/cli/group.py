@@ -1,0 +1,70 @@
+"""The group of commands: loads each when it is called, and ends every run with its status."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from importlib import import_module
+from typing import Any, NoReturn
+
+import click
+
+from weft.cli.status import OutputClosed, status_of
+
+HELP = """Pipeline-parallel schedules as programs: proved, timed, drawn and exported.
+
+\b
+  weft list                              which schedules there are
+  weft draw 1f1b -d 4 -n 8               one of them as a timeline
+  weft compare -d 4 -n 8                 all of them, ranked
+  weft simulate zbv -d 8 -n 32 --json    figures for a script
+
+Exit status: 0 done, 1 a program breaks a rule, 2 the input makes no sense.
+"""
+
+
+class Group(click.Group):
+    """Finds the command `name` in the file `weft.cli.name`."""
+
+    def __init__(self, summaries: Mapping[str, str]) -> None:
+        super().__init__(
+            name="weft",
+            help=HELP,
+            callback=_help_alone,
+            invoke_without_command=True,
+            context_settings={"help_option_names": ["-h", "--help"]},
+        )
+        self._summaries = summaries
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(self._summaries)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in self._summaries:
+            return None
+        command = import_module(f"weft.cli.{cmd_name}").command
+        assert isinstance(command, click.Command)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """As click does, without loading the commands."""
+        with formatter.section("Commands"):
+            formatter.write_dl(list(self._summaries.items()))
+
+    def invoke(self, ctx: click.Context) -> object:
+        """Click ends a broken pipe with status 1, which means something else here."""
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:
+            raise OutputClosed from None
+
+    def main(self, *args: Any, **extra: Any) -> NoReturn:
+        """Run a command line and exit; what went wrong is told in one message."""
+        extra |= {"prog_name": "weft", "standalone_mode": False}
+        sys.exit(status_of(lambda: super(Group, self).main(*args, **extra)))
+
+
+def _help_alone() -> None:
+    context = click.get_current_context()
+    if context.invoked_subcommand is None:
+        click.echo(context.get_help())

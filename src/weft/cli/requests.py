@@ -1,0 +1,145 @@
+"""Requests: what the options ask for, as programs, costs and proved timelines."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import fields
+from pathlib import Path
+
+from weft.cli.options import Prices, Sizes
+from weft.cost import Cost, Share
+from weft.errors import InputError
+from weft.ir.graph import Graph
+from weft.ir.placement import Placement
+from weft.ir.program import Program
+from weft.notation import read_cost, read_graph, read_program
+from weft.schedules import REGISTRY, Schedule, Shape
+from weft.simulate import simulate
+from weft.timeline import Timeline
+from weft.verify import Report, check
+
+DEVICES = 4
+MICROBATCHES_OF_GRAPH = 8
+MOST_ACTIONS = 20_000_000  # of a schedule; its proof takes some 600 bytes for each
+MOST_STAGES = 65_536
+MOST_NAME = 80  # characters
+
+
+def program_of(name: str, sizes: Sizes) -> Program:
+    """The program of a schedule at the sizes asked for, or of a file."""
+    if _is_file(name):
+        _refuse_sizes(name, sizes)
+        program = read_program(name)
+        return program.renamed(_printable(program.name))
+    schedule = REGISTRY[name]
+    return schedule.program(shape_of(schedule, sizes))
+
+
+def shape_of(schedule: Schedule, sizes: Sizes) -> Shape:
+    """The shape asked for, with the schedule's own defaults."""
+    graph, placement = _graph_of(sizes.graph) if sizes.graph else (None, None)
+    devices = _devices(sizes.devices, graph, placement)
+    default = MICROBATCHES_OF_GRAPH if graph else 2 * devices
+    shape = Shape(
+        devices=devices,
+        microbatches=sizes.microbatches or default,
+        stages_per_device=sizes.stages_per_device or schedule.stages_per_device[0],
+        pipes=sizes.pipes,
+        variant=sizes.variant,
+        graph=graph,
+        placement=placement,
+    )
+    _check_size(shape)
+    return shape
+
+
+def pricing_of(prices: Prices) -> Cost | Share:
+    """The costs asked for: of every stage, from a file, or of a device's share."""
+    given = {item.name: getattr(prices, item.name) for item in fields(prices)}
+    given = {name: value for name, value in given.items() if value is not None}
+    if "cost" in given:
+        _refuse("--cost gives all costs", (name for name in given if name != "cost"))
+        return read_cost(given["cost"])
+    if "backward" in given:
+        parts = (name for name in given if name in ("input_grad", "weight_grad"))
+        _refuse("--backward is both gradients together", parts)
+        half = given.pop("backward") / 2
+        given |= {"input_grad": half, "weight_grad": half}
+    return Share(**given)
+
+
+def cost_of(program: Program, pricing: Cost | Share) -> Cost:
+    """What the program costs."""
+    if isinstance(pricing, Share):
+        return pricing.cost(program)
+    pricing.check_fits(program)
+    return pricing
+
+
+def proved(program: Program, cost: Cost) -> tuple[Timeline, Report]:
+    """The timeline of a program that passed every rule; ProgramError for any other."""
+    report = check(program, cost=cost)
+    return simulate(program, cost), report
+
+
+def _is_file(name: str) -> bool:
+    if any(name == schedule.name for schedule in REGISTRY):
+        return False
+    path = Path(name)
+    return path.is_file() or len(path.parts) > 1 or bool(path.suffix)
+
+
+def _printable(name: str) -> str:
+    """A name out of a file, without what a terminal would obey."""
+    return "".join(sign if sign.isprintable() else "?" for sign in name[:MOST_NAME])
+
+
+def _refuse_sizes(name: str, sizes: Sizes) -> None:
+    usual = Sizes()
+    given = (f.name for f in fields(sizes) if getattr(sizes, f.name) != getattr(usual, f.name))
+    _refuse(f"{name} is a program with a shape of its own", given)
+
+
+def _devices(given: int | None, graph: Graph | None, placement: Placement | None) -> int:
+    if graph is None:
+        return given or DEVICES
+    devices = placement.devices if placement else len(graph)
+    if given is not None and given != devices:
+        raise InputError(f"--graph needs {devices} devices, not {given}; leave out --devices")
+    return devices
+
+
+def _graph_of(text: str) -> tuple[Graph, Placement | None]:
+    if text == "inception":
+        return Graph.inception(), None
+    if towers := re.fullmatch(r"two-tower:([0-9]{1,9})", text):
+        _check_stages(2 * int(towers[1]) + 1)
+        return Graph.two_tower(int(towers[1])), None
+    if not Path(text).exists() and not Path(text).suffix:
+        raise InputError(f"--graph {text}: neither two-tower:T nor inception nor a JSON file")
+    graph, placement = read_graph(text)
+    return graph, None if placement == Placement.straight(len(graph)) else placement
+
+
+def _check_size(shape: Shape) -> None:
+    """Refuse what would take more memory than most machines have, before it is taken."""
+    _check_stages(shape.stages)
+    actions = 2 * shape.stages * max(shape.microbatches, shape.pipes)
+    if actions > MOST_ACTIONS:
+        raise InputError(
+            f"{shape.stages:,} stages and {shape.microbatches:,} microbatches make {actions:,}"
+            f" actions or more; Weft takes {MOST_ACTIONS:,}. Ask for fewer of either."
+        )
+
+
+def _check_stages(stages: int) -> None:
+    if stages > MOST_STAGES:
+        raise InputError(f"{stages:,} stages; Weft takes {MOST_STAGES:,} at most")
+
+
+def _refuse(reason: str, names: Iterable[str]) -> None:
+    """Refuse options that have no place beside another."""
+    flags = " and ".join(f"--{name.replace('_', '-')}" for name in names)
+    if flags:
+        raise InputError(f"{reason}; leave out {flags}")

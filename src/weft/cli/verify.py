@@ -1,0 +1,75 @@
+"""`weft verify`: what was proved of a program, or every rule that it breaks."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import click
+
+from weft.cli.options import Prices, Sizes, amount, as_json, count, named, priced, sized
+from weft.cli.output import facts, show, show_json
+from weft.cli.requests import cost_of, pricing_of, program_of
+from weft.cli.status import BROKEN_RULE
+from weft.draw.caption import title
+from weft.ir.program import Program
+from weft.verify import RULES, Report, verify
+
+
+@click.command("verify")
+@named
+@sized
+@priced
+@count("--channel-depth", metavar="K", least=0, help="Sends that block must do with this depth.")
+@amount(
+    "--memory",
+    metavar="BYTES",
+    help="Most that a device may hold; without --cost in shares of a device.",
+)
+@as_json
+@click.pass_context
+def command(
+    context: click.Context,
+    name: str,
+    sizes: Sizes,
+    prices: Prices,
+    channel_depth: int | None,
+    memory: float | None,
+    is_json: bool,
+) -> None:
+    """Prove the program in the file NAME, or of the schedule NAME.
+
+    \b
+      $ weft export 1f1b -d 4 -n 8 -o program.txt
+      $ weft verify program.txt --channel-depth 2
+
+    Reads text, JSON and torch's CSV. Prints what was proved (exit status 0), or every rule that
+    is broken: where, why, and what to do (1). What cannot be read is refused with its line (2).
+    """
+    program = program_of(name, sizes)
+    cost = cost_of(program, pricing_of(prices))
+    if memory is not None:
+        cost = replace(cost, memory=replace(cost.memory, capacity=memory))
+    report = verify(program, channel_depth=channel_depth, cost=cost)
+    if is_json:
+        show_json(_described(program, report))
+    elif report.is_valid:
+        show(f"{title(program)}, {len(program)} actions: valid", "", facts(_proved(report)))
+    else:
+        print("\n".join(map(str, report.findings)))
+    context.exit(0 if report.is_valid else BROKEN_RULE)
+
+
+def _proved(report: Report) -> list[tuple[str, str]]:
+    depth = ("least depth", f"{report.channel_depth}, of channels whose sends block")
+    return [*((rule.name, rule.says) for rule in RULES), depth]
+
+
+def _described(program: Program, report: Report) -> dict[str, object]:
+    return {
+        "name": program.name,
+        "actions": len(program),
+        "verified": report.is_valid,
+        "channel_depth": report.channel_depth,
+        "rules": [rule.name for rule in RULES],
+        "findings": [finding._asdict() for finding in report.findings],
+    }

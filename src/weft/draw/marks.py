@@ -1,0 +1,80 @@
+"""Marks: what a picture says of an action, whatever it is drawn with.
+
+Knows kinds, microbatches and a device's own stages; knows neither time nor colour.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import pairwise
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+
+from weft.ir.actions import Index
+from weft.ir.kinds import Kind, Stream
+from weft.ir.program import Program
+from weft.notation.tokens import FORMS, covered
+
+
+class Mark(NamedTuple):
+    """An action as drawn; `place` counts the stages of its device, in order, from 0."""
+
+    kind: Kind
+    microbatch: int | None = None
+    span: int = 1
+    place: int = 0
+
+    @property
+    def letter(self) -> str:
+        return FORMS[self.kind][1] or "?"
+
+    @property
+    def number(self) -> str:
+        """The microbatches it covers: 0, 0..1, or nothing."""
+        return "" if self.microbatch is None else covered(self.microbatch, self.span)
+
+    @property
+    def label(self) -> str:
+        """Letter, microbatch and a prime for each earlier stage of the device: F0'."""
+        return f"{self.letter}{self.number}" + "'" * self.place
+
+    @property
+    def short_label(self) -> str:
+        """The same without primes; a device's second stage, and every other one, in lower case."""
+        letter = self.letter.lower() if self.place % 2 else self.letter
+        return f"{letter}{self.number}"
+
+
+MarksOf: TypeAlias = Callable[[int], tuple[Mark] | tuple[Mark, Mark]]
+
+
+def marker(program: Program) -> MarksOf:
+    """A function from a slot to its marks: one, or two for a pair."""
+    places = {
+        (device, *held): place
+        for device, stages in enumerate(program.placement.held)
+        for place, held in enumerate(stages)
+    }
+
+    def mark(index: int) -> Mark:
+        action = program.actions[index]
+        place = places.get((int(program.device_of[index]), action.pipe, action.stage), 0)
+        return Mark(action.kind, action.microbatch, action.span, place)
+
+    def marks(slot: int) -> tuple[Mark] | tuple[Mark, Mark]:
+        first = int(program.first_of_slot[slot])
+        is_pair = first + 1 < len(program) and bool(program.actions.joined[first + 1])
+        return (mark(first), mark(first + 1)) if is_pair else (mark(first),)
+
+    return marks
+
+
+def compute_slots(program: Program) -> list[Index]:
+    """For each device, the slots of its compute stream, in order."""
+    slots: list[Index] = [np.empty(0, np.int64)] * program.devices
+    bounds = np.searchsorted(program.first_of_slot, program.bounds).tolist()
+    for lane, (start, stop) in zip(program.lanes, pairwise(bounds), strict=True):
+        if lane.stream is Stream.COMPUTE:
+            slots[lane.device] = np.arange(start, stop)
+    return slots

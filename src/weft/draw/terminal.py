@@ -1,0 +1,143 @@
+"""The terminal: one row for each device, time to the right.
+
+`plain` draws in letters, for pipes, files and diffs; `coloured` in colours and, where labels
+have no room, with two columns to a character. Knows the width it is given, not the screen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from textwrap import wrap
+
+import numpy as np
+from rich.text import Text
+
+from weft.draw.caption import figures, legend, number, title
+from weft.draw.grid import Grid, fit, usual_shortest
+from weft.draw.marks import Mark, marker
+from weft.draw.pens import DIM, Colours, HalfColumns, Letters, Pen
+from weft.ir.program import Program
+from weft.timeline import Timeline
+
+MOST_ROWS = 64  # of more devices, the first and the last are drawn
+LEAST_ROOM = 8
+SAMPLES = 4  # of a half column that holds several actions
+
+
+def plain(timeline: Timeline, *, width: int) -> str:
+    """The timeline in letters, within `width` columns."""
+    room, longest = _room(timeline, width) - 1, _longest_label(timeline.program)
+    grid = fit(timeline, room=room, widest=longest + 1)
+    has_primes = grid.per_second * usual_shortest(timeline) >= longest
+    pen = Letters(
+        marker(timeline.program), lambda mark: mark.label if has_primes else mark.short_label
+    )
+    return _picture(timeline, grid, pen, width).plain
+
+
+def coloured(timeline: Timeline, *, width: int) -> Text:
+    """The timeline in colours, within `width` columns."""
+    room, longest = _room(timeline, width), _longest_label(timeline.program)
+    grid = fit(timeline, room=room, widest=longest + 2)
+    shortest = grid.per_second * usual_shortest(timeline)
+    if shortest < 1:
+        return _in_half_columns(timeline, width, samples=1 if shortest >= 0.5 else SAMPLES)
+    has_letters = shortest >= longest
+    pen = Colours(marker(timeline.program), lambda mark: mark.label if has_letters else mark.number)
+    return _picture(timeline, grid, pen, width)
+
+
+def _in_half_columns(timeline: Timeline, width: int, *, samples: int) -> Text:
+    pen = HalfColumns(marker(timeline.program), samples=samples)
+    room = pen.per_character * _room(timeline, width)
+    return _picture(timeline, fit(timeline, room=room, widest=room), pen, width)
+
+
+def _room(timeline: Timeline, width: int) -> int:
+    return max(LEAST_ROOM, width - _gutter(timeline.program))
+
+
+def _gutter(program: Program) -> int:
+    """Columns that a device's number takes, with the space after it."""
+    return len(str(program.devices - 1)) + 1
+
+
+def _longest_label(program: Program) -> int:
+    """Letter, digits and primes of the longest label; a span may be longer."""
+    places = max(len(held) for held in program.placement.held)
+    last = int(program.actions.microbatch.max(initial=0))
+    return 1 + len(str(last)) + places - 1
+
+
+def _picture(timeline: Timeline, grid: Grid, pen: Pen, width: int) -> Text:
+    program = timeline.program
+    gutter = " " * _gutter(program)
+    lines = [
+        *(Text(line, "bold") for line in wrap(title(program), width)),
+        *_rows(timeline, grid, pen),
+        Text(gutter + _axis(grid, pen), DIM),
+        *_flowed(map(Text, figures(timeline)), width),
+        *_flowed(_legend(timeline, pen), width),
+    ]
+    return Text("\n").join(lines)
+
+
+def _rows(timeline: Timeline, grid: Grid, pen: Pen) -> Iterator[Text]:
+    gutter = _gutter(timeline.program)
+    rows = grid.rows(timeline)
+    hidden = _hidden(len(rows))
+    for device, columns in enumerate(rows):
+        if device not in hidden:
+            yield Text.assemble((f"{device:>{gutter - 1}} ", DIM), pen.row(columns))
+        elif device == hidden.start:
+            yield Text(f"{'':{gutter}}{len(hidden)} more devices", DIM)
+
+
+def _hidden(devices: int) -> range:
+    """The devices in the middle that are too many."""
+    if devices <= MOST_ROWS:
+        return range(0)
+    return range(MOST_ROWS // 2, devices - MOST_ROWS // 2)
+
+
+def _axis(grid: Grid, pen: Pen) -> str:
+    """Ticks at round times, as close as their numbers allow."""
+    per_second = grid.per_second / pen.per_character
+    columns = -(-grid.columns // pen.per_character)
+    step = _round_step(columns, per_second)
+    axis = ""
+    for tick in range(int(columns / per_second / step) + 1):
+        column = round(tick * step * per_second)
+        label = f"{pen.tick}{number(tick * step)}"
+        if column + len(label) <= columns:
+            axis = axis.ljust(column) + label
+    return axis
+
+
+def _round_step(columns: int, per_second: float) -> float:
+    """1, 2 or 5 times a power of ten, at least nine columns wide and as wide as a number."""
+    widest = max(9, len(number(columns / per_second)) + 3)
+    power = 10.0 ** np.floor(np.log10(widest / per_second))
+    steps = [factor * power for factor in (1, 2, 5, 10)]
+    return float(next(step for step in steps if step * per_second >= widest * (1 - 1e-9)))
+
+
+def _legend(timeline: Timeline, pen: Pen) -> Iterator[Text]:
+    actions = timeline.program.actions
+    for marks, meaning in legend(timeline):
+        yield Text.assemble(*map(pen.swatch, marks), f" {meaning}")
+    for second in actions.joined.nonzero()[0][:1].tolist():
+        both = Mark(actions[second - 1].kind), Mark(actions[second].kind)
+        yield Text.assemble(pen.pair(*both), " in one slot")
+    yield Text(f"{pen.idle} idle", DIM)
+
+
+def _flowed(phrases: Iterable[Text], width: int) -> Iterator[Text]:
+    """Phrases side by side, on as many lines as it takes."""
+    line = Text("")
+    for phrase in phrases:
+        if line and len(line) + 3 + len(phrase) > width:
+            yield line
+            line = Text("")
+        line = Text.assemble(line, "   " if line else "", phrase)
+    yield line

@@ -1,0 +1,111 @@
+"""The command as a process: cold starts, pipes, signals, and its help."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from shlex import split
+
+import pytest
+
+from tests.cli.running import process, weft
+from weft.cli import COMMANDS
+
+
+def imported(*words: str) -> set[str]:
+    """The packages that a command line imports."""
+    command = [sys.executable, "-X", "importtime", "-m", "weft", *words]
+    run = subprocess.run(command, capture_output=True, text=True, check=True)
+    return {line.split("|")[-1].strip().split(".")[0] for line in run.stderr.splitlines()}
+
+
+def test_help_imports_little() -> None:
+    assert not imported("--help") & {"numpy", "rich", "torch"}
+
+
+def test_drawing_imports_no_torch() -> None:
+    assert "torch" not in imported("draw", "1f1b")
+
+
+def test_a_picture_from_a_cold_start_takes_less_than_half_a_second() -> None:
+    def seconds() -> float:
+        began = time.monotonic()
+        assert process("draw", "1f1b", "-d", "4", "-n", "8").returncode == 0
+        return time.monotonic() - began
+
+    assert min(seconds() for _ in range(3)) < 0.5
+
+
+@pytest.mark.parametrize(
+    ("words", "status"), [("draw 1f1b", 0), ("draw chimera -d 3", 2), ("draw nothing", 2)]
+)
+def test_statuses(words: str, status: int) -> None:
+    run = process(*words.split())
+    assert run.returncode == status
+    assert "Traceback" not in run.stderr
+
+
+def test_a_reader_that_stops_is_no_error() -> None:
+    command = f"{sys.executable} -m weft list | true; echo ${{PIPESTATUS[0]}}"
+    run = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=True)
+    assert run.stderr == ""
+    assert run.stdout.strip() in ("0", "141")
+
+
+def test_a_full_disk_is_told() -> None:
+    with open("/dev/full", "w") as full:
+        run = subprocess.run(
+            [sys.executable, "-m", "weft", "list"],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    assert (run.returncode, run.stderr) == (2, "weft: No space left on device\n")
+
+
+def test_an_interrupt_ends_quietly() -> None:
+    command = [sys.executable, "-m", "weft", "compare", "-d", "64", "-n", "4000"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as running:
+        time.sleep(1.5)
+        running.send_signal(signal.SIGINT)
+        _, errors = running.communicate(timeout=20)
+    assert running.returncode == 130
+    assert b"Traceback" not in errors
+
+
+def test_ascii_output_still_works() -> None:
+    run = process("draw", "1f1b", "--color", env={"PYTHONIOENCODING": "ascii", "TERM": "xterm"})
+    assert run.returncode == 0
+
+
+# help
+
+
+def test_help_alone_and_version() -> None:
+    assert weft().stdout == weft("--help").stdout
+    assert weft("--version").stdout.startswith("weft ")
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_examples_in_the_help_print_what_they_show(command: str) -> None:
+    lines = [line.strip() for line in weft(command, "--help").stdout.splitlines()]
+    examples = [index for index, line in enumerate(lines) if line.startswith("$ weft ")]
+    assert examples
+    for index in examples:
+        words = split(lines[index])[2:]
+        if "program.txt" not in words:
+            printed = [line.strip() for line in weft(*words).stdout.splitlines()]
+            for line in lines[index + 1 :]:
+                if not line or line.startswith("$"):
+                    break
+                assert line in printed
+
+
+def test_schedule_names_complete_in_the_shell() -> None:
+    completed = process(
+        env={"_WEFT_COMPLETE": "bash_complete", "COMP_WORDS": "weft draw zb", "COMP_CWORD": "2"}
+    )
+    assert completed.stdout.split() == ["plain,zb-h1", "plain,zb-h2", "plain,zbv"]

@@ -1,0 +1,120 @@
+"""`weft simulate`: the figures of a schedule, and the options that change them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.cli.running import weft, weft_json
+from weft.schedules import REGISTRY
+
+
+def test_json_has_every_figure() -> None:
+    assert weft_json("simulate", "1f1b", "-d", "4", "-n", "8") == {
+        "name": "1f1b",
+        "devices": 4,
+        "microbatches": 8,
+        "stages": 4,
+        "makespan": 33.0,
+        "longest_device_span": 33.0,
+        "bubble": {"wall": pytest.approx(3 / 11), "span": pytest.approx(3 / 11)},
+        "peak_activations": [4.0, 3.0, 2.0, 1.0],
+        "weight_copies": 1.0,
+        "messages": 48,
+        "versions": [1, 1, 1, 1],
+        "staleness": [0, 0, 0, 0],
+        "actions": 64,
+        "verified": True,
+        "channel_depth": 1,
+        "memory": {
+            "peak": [5.0, 4.0, 3.0, 2.0],
+            "categories": {"weights": [1.0] * 4, "activations": [4.0, 3.0, 2.0, 1.0]},
+        },
+    }
+
+
+@pytest.mark.parametrize("name", [schedule.name for schedule in REGISTRY])
+def test_every_schedule_runs_with_its_defaults(name: str) -> None:
+    figures = weft_json("simulate", name)
+    assert figures["devices"] == 4
+    assert figures["microbatches"] == 8
+    assert figures["verified"] is True
+
+
+def makespan(words: str) -> float:
+    return float(weft_json("simulate", *words.split())["makespan"])
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("gpipe -d 4 -n 8 --forward 2 --backward 3", 55),
+        ("gpipe -d 4 -n 8 --forward 2 --input-grad 1 --weight-grad 2", 55),
+        ("gpipe -d 4 -n 8 --input-grad 3", 55),
+        ("gpipe -d 4 -n 8 --lag 0.25", 34.5),
+        ("gpipe -d 4 -n 8 --variant recompute-early", 41),
+        ("interleaved-1f1b -d 4 -n 8 -k 4", (8 + 3 / 4) * 3),
+        ("chimera -d 8 -n 8 --pipes 2", 3 * 8 + 2 * (8 // 2 - 2)),
+        ("1f1b --graph two-tower:2 -n 8", 30),
+        ("1f1b --graph inception", 30),
+        ("1f1b --graph inception -d 6", 30),
+    ],
+)
+def test_options_reach_the_cost_and_the_shape(words: str, expected: float) -> None:
+    assert makespan(words) == pytest.approx(expected, abs=1e-9)
+
+
+def test_a_pair_may_overlap() -> None:
+    assert (
+        makespan("dualpipev --pair 2.5") < makespan("dualpipev") == makespan("dualpipev --pair 3")
+    )
+
+
+def test_costs_of_each_stage_come_from_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "cost.json"
+    stage = '{"forward": %s, "input_grad": 1, "weight_grad": 1}'
+    stages = ", ".join(stage % forward for forward in (1, 5))
+    path.write_text(f'{{"format": "weft.cost", "version": 1, "stages": [{stages}]}}')
+    assert makespan(f"gpipe -d 2 -n 2 --cost {path}") == 1 + 2 * 5 + 2 * 2 + 2
+
+
+def test_a_graph_comes_from_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "graph.json"
+    path.write_text('{"stages": 3, "edges": [[0, 2], [1, 2]]}')
+    apart = weft_json("simulate", "1f1b", "--graph", str(path))
+    assert (apart["devices"], apart["microbatches"], apart["makespan"]) == (3, 8, 27)
+    path.write_text('{"stages": 3, "edges": [[0, 2], [1, 2]], "devices": [0, 0, 1]}')
+    together = weft_json("simulate", "1f1b", "--graph", str(path))
+    assert (together["devices"], together["stages"]) == (2, 3)
+
+
+def test_memory_beyond_a_capacity_breaks_a_rule(tmp_path: Path) -> None:
+    path = tmp_path / "cost.json"
+    path.write_text(
+        '{"format": "weft.cost", "version": 1, "capacity": 3,'
+        ' "stages": [{"forward": 1, "saved": 2}, {"forward": 1, "saved": 2}]}'
+    )
+    result = weft("simulate", "gpipe", "-d", "2", "-n", "2", "--cost", str(path))
+    assert result.exit_code == 1
+    assert "device 0 needs 4 bytes" in result.stderr
+
+
+def test_a_report_for_people() -> None:
+    report = weft("simulate", "1f1b", "-d", "4", "-n", "8", "--lag", "0.5").stdout
+    for line in (
+        "time           41     from the first start to the last end",
+        "bubble, wall   41.5%  idle share of all devices within that time",
+        "device  work  idle  warm-up  value  exposed  order  cool-down  peak  memory",
+        "critical path: 22 actions (11 B, 11 F)",
+    ):
+        assert line in report.splitlines()
+
+
+@pytest.mark.parametrize("command", ["draw", "simulate", "export"])
+def test_a_cyclic_program_breaks_a_rule(command: str) -> None:
+    words = ["interleaved-1f1b", "--variant", "ragged", "-d", "4", "-n", "5", "-k", "3"]
+    result = weft(command, *words)
+    assert result.exit_code == 1
+    assert result.stdout == ""
+    assert result.stderr.startswith("weft: interleaved-1f1b on 4 devices: deadlock: device 0 waits")

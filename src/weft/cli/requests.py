@@ -9,7 +9,7 @@ from pathlib import Path
 
 from weft.cli.options import Prices, Sizes
 from weft.cost import Cost, Share
-from weft.errors import InputError
+from weft.errors import InputError, UnknownSchedule
 from weft.ir.graph import Graph
 from weft.ir.placement import Placement
 from weft.ir.program import Program
@@ -32,8 +32,15 @@ def program_of(name: str, sizes: Sizes) -> Program:
         _refuse_sizes(name, sizes)
         program = read_program(name)
         return program.renamed(_printable(program.name))
-    schedule = REGISTRY[name]
+    schedule = _schedule(name)
     return schedule.program(shape_of(schedule, sizes))
+
+
+def _schedule(name: str) -> Schedule:
+    try:
+        return REGISTRY[name]
+    except UnknownSchedule as error:
+        raise UnknownSchedule(f"{error} There is no file of that name either.") from None
 
 
 def shape_of(schedule: Schedule, sizes: Sizes) -> Shape:

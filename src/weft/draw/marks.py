@@ -6,7 +6,6 @@ Knows kinds, microbatches and a device's own stages; knows neither time nor colo
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import pairwise
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -73,8 +72,7 @@ def marker(program: Program) -> MarksOf:
 def compute_slots(program: Program) -> list[Index]:
     """For each device, the slots of its compute stream, in order."""
     slots: list[Index] = [np.empty(0, np.int64)] * program.devices
-    bounds = np.searchsorted(program.first_of_slot, program.bounds).tolist()
-    for lane, (start, stop) in zip(program.lanes, pairwise(bounds), strict=True):
+    for index, lane in enumerate(program.lanes):
         if lane.stream is Stream.COMPUTE:
-            slots[lane.device] = np.arange(start, stop)
+            slots[lane.device] = program.slots_of(index)
     return slots

@@ -65,6 +65,7 @@ class Program:
 
     `microbatches` counts one step; `pipe_of[microbatch mod step]` is the pipe of a microbatch.
     `is_stashing` is False where a method lets backward use newer weights than forward did.
+    `parts` of its microbatches make one of ordinary size, where a method cuts them up.
     """
 
     name: str
@@ -77,6 +78,7 @@ class Program:
     actions: Actions = field(repr=False)
     period: Period | None = None
     is_stashing: bool = True
+    parts: int = 1
 
     @classmethod
     def build(
@@ -90,6 +92,7 @@ class Program:
         pipe_of: Iterable[int] | None = None,
         period: Period | None = None,
         is_stashing: bool = True,
+        parts: int = 1,
     ) -> Program:
         """A program from lanes: a mapping, or one compute lane for each device in order."""
         if not isinstance(lanes, Mapping):
@@ -110,6 +113,7 @@ class Program:
             actions=_with_pipes(Actions.concatenate(contents), np.array(pipes, np.int32)),
             period=period,
             is_stashing=is_stashing,
+            parts=parts,
         )
 
     def __post_init__(self) -> None:
@@ -120,6 +124,8 @@ class Program:
             )
         if self.microbatches < 1 or len(self.pipe_of) != self.microbatches:
             raise InputError(f"{self.name}: every one of the microbatches belongs to a pipe")
+        if self.parts < 1 or self.microbatches % self.parts:
+            raise InputError(f"{self.name}: {self.parts} parts do not make whole microbatches")
         if set(self.pipe_of) - set(range(len(self.placement.pipes))):
             raise InputError(f"{self.name}: a microbatch names a pipe that the placement lacks")
         if len(set(self.lanes)) != len(self.lanes):
@@ -188,6 +194,10 @@ class Program:
         """For each slot, its first action."""
         return np.flatnonzero(self.actions.joined == 0)
 
+    def slots_of(self, lane: int) -> Index:
+        """The slots of one lane, in order."""
+        return np.arange(*np.searchsorted(self.first_of_slot, self.bounds[lane : lane + 2]))
+
     @cached_property
     def steps(self) -> int:
         """Optimizer steps the listed microbatches belong to."""
@@ -253,6 +263,7 @@ class Program:
             microbatches=self.microbatches,
             graph=self.graph,
             pipe_of=self.pipe_of,
+            parts=self.parts,
             **({"period": self.period, "is_stashing": self.is_stashing} | changes),  # type: ignore[arg-type]
         )
 

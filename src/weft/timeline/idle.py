@@ -78,7 +78,7 @@ class _Observer:
     def stretches(self, lane: int) -> list[Idle]:
         """Before the first action, between actions, after the last."""
         device = self._program.lanes[lane].device
-        slots = _slots_of_lane(self._program, lane)
+        slots = self._program.slots_of(lane)
         if not len(slots):
             return [Idle(device, self._opening, self._closing, Cause.WARM_UP)]
         first = self._program.first_of_slot[slots]
@@ -147,11 +147,6 @@ def _ready(program: Program, delays: Seconds, end: Seconds) -> Seconds:
     arrival = end[dependencies.producer] + delays
     np.maximum.at(ready, consumer[outside], arrival[outside])
     return ready
-
-
-def _slots_of_lane(program: Program, lane: int) -> Index:
-    first, last = np.searchsorted(program.first_of_slot, program.bounds[lane : lane + 2])
-    return np.arange(first, last)
 
 
 def _earliest_behind(ready: Seconds) -> Seconds:

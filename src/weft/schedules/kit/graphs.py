@@ -46,6 +46,7 @@ def _merged(program: Program, placement: Placement) -> Program:
     for consumer, producer in zip(precedence.consumer, precedence.producer, strict=True):
         if consumer != producer:
             reads[consumer].append(int(producer))
+    bounds = [*first.tolist(), len(program)]
     queues = [deque(range(*lane)) for lane in pairwise(precedence.bounds.tolist())]
     ends: dict[int, float] = {}
     clock = [0.0] * placement.devices
@@ -62,7 +63,7 @@ def _merged(program: Program, placement: Placement) -> Program:
         start, _, _, stage = min(rank(stage) for stage, queue in enumerate(queues) if queue)
         slot, device = queues[stage].popleft(), placement.pipes[0][stage]
         ends[slot] = clock[device] = start + durations[slot]
-        lanes[device] += np.flatnonzero(program.slot_of == slot).tolist()
+        lanes[device] += range(*bounds[slot : slot + 2])
     return Program.build(
         program.name,
         placement,

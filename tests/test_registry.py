@@ -32,16 +32,23 @@ def shapes(draw: st.DrawFn) -> tuple[Schedule, Shape]:
         microbatches=draw(st.integers(1, 25)),
         stages_per_device=draw(st.integers(least, most or 4) | st.integers(1, 4)),
         pipes=draw(st.integers(1, 3) if schedule.takes_pipes else st.just(1)),
+        updates=draw(st.integers(1, 6)) if schedule.is_asynchronous else 4,
+        round=draw(st.integers(0, 9)) if schedule.takes_round else 0,
         variant=draw(st.sampled_from(["", *schedule.variants, "unheard-of"])),
     )
+
+
+def lowered(schedule: Schedule, program: Program) -> Program:
+    """With wires, and with updates unless the schedule places them itself."""
+    return wires(program if schedule.is_asynchronous else updates(program))
 
 
 def small(schedule: Schedule, variant: str) -> Program:
     """A small program of a schedule: two devices, or four where two have nothing to overlap."""
     least, most = schedule.stages_per_device
     stages = least if most else 2
-    shape = Shape(devices=2, microbatches=4, stages_per_device=stages, variant=variant)
-    return schedule.program(shape)
+    shape = Shape(devices=2, microbatches=4, stages_per_device=stages, variant=variant, updates=3)
+    return schedule.program(shape).unrolled()
 
 
 @settings(deadline=None, max_examples=300)
@@ -60,7 +67,7 @@ def test_a_shape_runs_or_is_refused_with_a_reason(case: tuple[Schedule, Shape]) 
         assert {finding.rule for finding in report.findings} == {"deadlock"}
         return
     assert report.is_valid, str(report)
-    timeline = simulate(program)
+    timeline = simulate(program.unrolled())
     assert 0 <= timeline.bubble.span <= timeline.bubble.wall + 1e-12 < 1
 
 
@@ -71,7 +78,7 @@ def test_text_and_json_come_back(case: tuple[Schedule, Shape], *, is_lowered: bo
     if schedule.accepts(shape) is not None:
         return
     program = schedule.program(shape)
-    program = wires(updates(program)) if is_lowered else program
+    program = lowered(schedule, program) if is_lowered else program
     assert from_text(to_text(program)) == program
     assert from_json(to_json(program)) == program
 
@@ -82,13 +89,13 @@ def test_lowering_changes_no_time(case: tuple[Schedule, Shape], lag: float) -> N
     schedule, shape = case
     if schedule.accepts(shape) is not None or not verify(schedule.program(shape)).is_valid:
         return
-    program = schedule.program(shape)
+    program = schedule.program(shape).unrolled()
     cost = Share(lag=lag).cost(program)
-    plain, lowered = simulate(program, cost), simulate(wires(updates(program)), cost)
-    assert lowered.makespan == pytest.approx(plain.makespan)
-    assert lowered.peak_activations == pytest.approx(plain.peak_activations)
-    assert lowered.program.messages == program.messages
-    assert verify(lowered.program).is_valid
+    plain, wired = simulate(program, cost), simulate(lowered(schedule, program), cost)
+    assert wired.makespan == pytest.approx(plain.makespan)
+    assert wired.peak_activations == pytest.approx(plain.peak_activations)
+    assert wired.program.messages == program.messages
+    assert verify(wired.program).is_valid
 
 
 @each_schedule
@@ -103,7 +110,7 @@ def test_no_mutation_passes(schedule: Schedule, *, is_lowered: bool) -> None:
     """Swap, drop, duplicate, retarget, move, cross: each schedule, each variant, a fair sample."""
     for variant in ("", *schedule.variants):
         program = small(schedule, variant)
-        program = wires(updates(program)) if is_lowered else program
+        program = lowered(schedule, program) if is_lowered else program
         assert verify(program).is_valid
         every = list(mutations(program))
         some = random.Random(program.digest).sample(every, min(MUTATIONS_TRIED, len(every)))
@@ -123,6 +130,8 @@ def test_depth_of_channels_at_4_by_8() -> None:
     """With blocking sends only gpipe (and naive) survive rendezvous; a depth of 2 suffices."""
     depths = {}
     for schedule in REGISTRY:
+        if schedule.is_asynchronous:
+            continue
         least, most = schedule.stages_per_device
         shape = Shape(devices=4, microbatches=8, stages_per_device=least if most else 2)
         depths[schedule.name] = verify(schedule.program(shape)).channel_depth

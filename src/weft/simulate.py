@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from weft.cost import Cost, Share
-from weft.errors import ProgramError
-from weft.ir.earliest import earliest
+from weft.errors import InputError, ProgramError
+from weft.ir.earliest import Seconds, earliest
+from weft.ir.kinds import Stream
 from weft.ir.program import Program
 from weft.timeline import Timeline
+
+MOST_STEADY_ACTIONS = 2_000_000
 
 
 def simulate(program: Program, cost: Cost | None = None) -> Timeline:
@@ -24,3 +29,68 @@ def simulate(program: Program, cost: Cost | None = None) -> Timeline:
         start=starts[program.slot_of],
         end=(starts + durations)[program.slot_of],
     )
+
+
+class Steady(NamedTuple):
+    """What a periodic program settles into: seconds per update and the bubble, over one cycle."""
+
+    period: float
+    bubble: float
+
+
+def steady(program: Program, cost: Cost | None = None) -> Steady:
+    """The steady state of a periodic program.
+
+    An order that repeats settles into a cycle of one or more repetitions (2BW on 4 devices with
+    lag: 15.6, 15.8, 15.8, 15.8 seconds, again and again); the period is the cycle's average.
+    """
+    if program.period is None:
+        raise InputError(f"{program.name} does not repeat, so it has no steady state")
+    repeats = 16
+    while True:
+        timeline = simulate(program.unrolled(repeats), cost)
+        starts = _starts_by_repetition(program, timeline, repeats)
+        cycle = _cycle(starts)
+        if cycle is not None:
+            period = float(starts[-1, 0] - starts[-1 - cycle, 0]) / cycle
+            break
+        if repeats * len(program) > MOST_STEADY_ACTIONS:
+            raise InputError(f"{program.name} does not settle within {repeats} repetitions")
+        repeats *= 2
+    work = _body_work(program, timeline)
+    return Steady(period, 1.0 - work / (program.devices * period) if period else 0.0)
+
+
+def _starts_by_repetition(program: Program, timeline: Timeline, repeats: int) -> Seconds:
+    """Start of every action of the body, one row per repetition."""
+    assert program.period is not None
+    columns = []
+    for index, first in enumerate(timeline.program.bounds[:-1].tolist()):
+        opening, length = program.period.prologue[index], program.period.body[index]
+        body = slice(first + opening, first + opening + length * repeats)
+        columns.append(timeline.start[body].reshape(repeats, length))
+    return np.concatenate(columns, axis=1)
+
+
+def _cycle(starts: Seconds) -> int | None:
+    """The fewest repetitions after which all starts have moved by the same time, if any."""
+    repeats = len(starts)
+    tolerance = 1e-9 * max(1.0, float(starts[-1].max()))
+    for cycle in range(1, repeats // 3 + 1):
+        moved = starts[-2 * cycle :] - starts[-3 * cycle : -cycle]
+        if np.ptp(moved) <= tolerance:
+            return cycle
+    return None
+
+
+def _body_work(program: Program, timeline: Timeline) -> float:
+    """Busy seconds of one repetition on all compute streams."""
+    assert program.period is not None
+    work = 0.0
+    for index, lane in enumerate(program.lanes):
+        if lane.stream is Stream.COMPUTE:
+            first = int(timeline.program.bounds[index]) + program.period.prologue[index]
+            rows = np.arange(first, first + program.period.body[index])
+            rows = rows[timeline.program.actions.joined[rows] == 0]
+            work += float((timeline.end - timeline.start)[rows].sum())
+    return work

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from tests.cli.running import refused, weft, weft_json
 from weft.schedules import REGISTRY
 
@@ -41,8 +43,8 @@ def test_only_schedules_that_loop_take_more_stages() -> None:
 
 def test_schedules_that_refuse_the_shape_say_why() -> None:
     table = weft("compare", "chimera", "dualpipev", "1f1b", "-d", "3", "-n", "4").stdout
-    assert "chimera    needs an even number of devices; nearest: 4 devices" in table
-    assert "dualpipev  needs at least twice as many microbatches as devices" in table
+    assert re.search(r"chimera +needs an even number of devices; nearest: 4 devices", table)
+    assert re.search(r"dualpipev +needs at least twice as many microbatches as devices", table)
 
 
 def test_a_cyclic_variant_says_why() -> None:

@@ -38,7 +38,8 @@ def test_json_has_every_figure() -> None:
 def test_every_schedule_runs_with_its_defaults(name: str) -> None:
     figures = weft_json("simulate", name)
     assert figures["devices"] == 4
-    assert figures["microbatches"] == 8
+    updates_after_each = name in ("naive-async", "pipedream")
+    assert figures["microbatches"] == (1 if updates_after_each else 8)
     assert figures["verified"] is True
 
 

@@ -88,9 +88,12 @@ def test_a_graph_has_a_row_for_each_stage() -> None:
     ]
 
 
-def test_sends_and_updates_without_cost_do_not_show() -> None:
+def test_sends_do_not_show_and_updates_without_cost_are_a_letter() -> None:
     program = one_f_one_b(devices=3, microbatches=4)
-    assert plain(simulate(updates(wires(program))), width=80) == ONE_F_ONE_B
+    assert plain(simulate(wires(program)), width=80) == ONE_F_ONE_B
+    picture = plain(simulate(updates(wires(program))), width=80)
+    assert picture.count("U") == 3 + 1  # and in the legend
+    assert "B3   U" in picture
 
 
 @pytest.mark.parametrize("width", [40, 80, 200])

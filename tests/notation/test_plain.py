@@ -19,10 +19,10 @@ def test_the_second_stage_of_a_device_has_a_prime() -> None:
 
 
 def test_the_stage_of_the_second_pipe_has_a_prime_and_wires_are_left_out() -> None:
-    assert plain(two_pipes()) == "F0 F1' F2|B1'\nF0 B0 U@0"
+    assert plain(two_pipes()) == "F0 F1' F2|B1'\nF0 B0 U0"
 
 
-def test_spans_versions_segments_and_foreign_stages_are_said() -> None:
+def test_spans_segments_updates_and_foreign_stages_are_said() -> None:
     lane: list[Action | Pair] = [
         Action(0, Kind.F, 0, span=2, version=1),
         Pair(Action(2, Kind.F, 1, version=1), Action(2, Kind.B, 0, segment=1)),
@@ -31,4 +31,4 @@ def test_spans_versions_segments_and_foreign_stages_are_said() -> None:
         Action(1, Kind.F, 0),
     ]
     program = Program.build("all", Placement.looped(2, 2), [lane], microbatches=2)
-    assert plain(program) == "F0..1@1 F1'@1|B0'/0.dispatch U'@3 reduce'@3 1F0\n"
+    assert plain(program) == "F0..1 F1'|B0'/0.dispatch U3' reduce3' 1F0\n"

@@ -43,7 +43,7 @@ def test_claims_hold(schedule: Schedule, share: Share) -> None:
     claims = schedule.claims
     shapes = [shape for shape in _shapes(schedule) if claims.holds(shape, share)]
     for shape in shapes:
-        program = schedule.program(shape)
+        program = schedule.program(shape).unrolled()
         timeline = simulate(program, share.cost(program))
         seconds = (
             timeline.makespan if claims.measure == "wall" else float(timeline.device_spans.max())

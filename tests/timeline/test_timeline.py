@@ -25,6 +25,7 @@ PROGRAMS = [
         Shape(devices=4, microbatches=8, stages_per_device=schedule.stages_per_device[0])
     )
     for schedule in REGISTRY
+    if not schedule.is_asynchronous
 ]
 
 

@@ -52,7 +52,7 @@ def command(
     program = program_of(name, sizes)
     timeline, _ = proved(program, cost_of(program, pricing_of(prices)))
     if is_text:
-        print(plain_lanes(program))
+        print(plain_lanes(timeline.program))
         return
     console = screen(is_coloured=is_coloured)
     columns = width or console.width

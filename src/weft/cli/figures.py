@@ -12,15 +12,17 @@ from weft.draw.caption import number, percent, title
 from weft.ir.kinds import Kind
 from weft.ir.versions import resident_versions, staleness
 from weft.notation import token
+from weft.simulate import Steady
 from weft.timeline import Category, Cause, Timeline
 from weft.verify import Report
 
 ENDS = 4  # actions of the critical path that are told at either end
 
 
-def figures(timeline: Timeline, proof: Report) -> dict[str, object]:
+def figures(timeline: Timeline, proof: Report, steady: Steady | None = None) -> dict[str, object]:
     """Everything, as JSON takes it."""
     program = timeline.program
+    settled = {"steady": steady._asdict()} if steady else {}
     return {
         "name": program.name,
         "devices": program.devices,
@@ -38,6 +40,7 @@ def figures(timeline: Timeline, proof: Report) -> dict[str, object]:
         "verified": proof.is_valid,
         "channel_depth": proof.channel_depth,
         "memory": _memory(timeline),
+        **settled,
     }
 
 
@@ -56,12 +59,14 @@ def _memory(timeline: Timeline) -> dict[str, object]:
     }
 
 
-def report(timeline: Timeline, proof: Report) -> Iterator[RenderableType]:
+def report(
+    timeline: Timeline, proof: Report, steady: Steady | None = None
+) -> Iterator[RenderableType]:
     """What people want to know first, and the devices below it."""
     program = timeline.program
     yield title(program)
     yield ""
-    yield facts(_summary(timeline, proof))
+    yield facts([*_summary(timeline, proof), *_settled(timeline, steady)])
     yield ""
     yield table(*_devices(timeline))
     yield ""
@@ -89,6 +94,18 @@ def _summary(timeline: Timeline, proof: Report) -> Iterator[tuple[str, str, str]
         str(len(program)),
         f"verified; blocking sends need channels of depth {proof.channel_depth}",
     )
+
+
+def _settled(timeline: Timeline, steady: Steady | None) -> Iterator[tuple[str, str, str]]:
+    """What counts where steps do not end together."""
+    if steady is None:
+        return
+    program = timeline.program
+    yield "steady period", number(steady.period), "seconds per update, once settled"
+    yield "steady bubble", percent(steady.bubble), "idle share of all devices, once settled"
+    versions = " ".join(map(str, resident_versions(program)))
+    yield "versions", versions, "most weight versions kept, for each stage"
+    yield "staleness", " ".join(map(str, staleness(program))), "updates behind, for each stage"
 
 
 def _longest_span(timeline: Timeline) -> str:

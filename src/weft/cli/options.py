@@ -25,6 +25,8 @@ class Sizes:
     stages_per_device: int | None = None
     variant: str = ""
     pipes: int = 1
+    updates: int | None = None
+    round: int | None = None
     graph: str | None = None
 
 
@@ -77,6 +79,8 @@ SIZES = (
     ),
     click.option("--variant", default="", help="A variant of NAME; `weft list NAME` has them."),
     count("--pipes", metavar="f", default=1, help="Pipes in each direction, for chimera."),
+    count("--updates", metavar="T", help="Steps of a run that does not flush.  [default: 4]"),
+    count("--round", metavar="R", help="Microbatches of a round, for wpipe.  [default: D]"),
     click.option(
         "--graph",
         metavar="GRAPH",

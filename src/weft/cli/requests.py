@@ -15,11 +15,12 @@ from weft.ir.placement import Placement
 from weft.ir.program import Program
 from weft.notation import read_cost, read_graph, read_program
 from weft.schedules import REGISTRY, Schedule, Shape
-from weft.simulate import simulate
+from weft.simulate import Steady, simulate, steady
 from weft.timeline import Timeline
 from weft.verify import Report, check
 
 DEVICES = 4
+UPDATES = 4
 MICROBATCHES_OF_GRAPH = 8
 MOST_ACTIONS = 20_000_000  # of a schedule; its proof takes some 600 bytes for each
 MOST_STAGES = 65_536
@@ -53,11 +54,15 @@ def shape_of(schedule: Schedule, sizes: Sizes) -> Shape:
         microbatches=sizes.microbatches or default,
         stages_per_device=sizes.stages_per_device or schedule.stages_per_device[0],
         pipes=sizes.pipes,
+        updates=sizes.updates or UPDATES,
+        round=sizes.round or 0,
         variant=sizes.variant,
         graph=graph,
         placement=placement,
     )
-    _check_size(shape)
+    if sizes.updates is not None and not schedule.is_asynchronous:
+        raise InputError(f"{schedule.name} flushes after every step; leave out --updates")
+    _check_size(shape, steps=shape.updates if schedule.is_asynchronous else 1)
     return shape
 
 
@@ -87,7 +92,29 @@ def cost_of(program: Program, pricing: Cost | Share) -> Cost:
 def proved(program: Program, cost: Cost) -> tuple[Timeline, Report]:
     """The timeline of a program that passed every rule; ProgramError for any other."""
     report = check(program, cost=cost)
-    return simulate(program, cost), report
+    return simulate(unfolded(program), cost), report
+
+
+def unfolded(program: Program) -> Program:
+    """The program in full, however often its body repeats."""
+    if program.period is None:
+        return program
+    actions = len(program) + sum(program.period.body) * (program.period.repeats - 1)
+    if actions > MOST_ACTIONS:
+        raise InputError(f"{program.name} makes {actions:,} actions; Weft times {MOST_ACTIONS:,}")
+    return program.unrolled()
+
+
+def steady_of(name: str, sizes: Sizes, pricing: Cost | Share) -> Steady | None:
+    """What a schedule that does not flush, or a program that repeats, settles into."""
+    if _is_file(name):
+        program = read_program(name)
+    elif (schedule := REGISTRY[name]).is_asynchronous:
+        shape = shape_of(schedule, sizes)
+        program = schedule.program(shape.but(updates=2 * shape.devices + 2))
+    else:
+        return None
+    return steady(program, cost_of(program, pricing)) if program.period else None
 
 
 def _is_file(name: str) -> bool:
@@ -129,10 +156,10 @@ def _graph_of(text: str) -> tuple[Graph, Placement | None]:
     return graph, None if placement == Placement.straight(len(graph)) else placement
 
 
-def _check_size(shape: Shape) -> None:
+def _check_size(shape: Shape, *, steps: int) -> None:
     """Refuse what would take more memory than most machines have, before it is taken."""
     _check_stages(shape.stages)
-    actions = 2 * shape.stages * max(shape.microbatches, shape.pipes)
+    actions = 2 * shape.stages * max(shape.microbatches, shape.pipes) * steps
     if actions > MOST_ACTIONS:
         raise InputError(
             f"{shape.stages:,} stages and {shape.microbatches:,} microbatches make {actions:,}"

@@ -7,7 +7,7 @@ import click
 from weft.cli.figures import figures, report
 from weft.cli.options import Prices, Sizes, as_json, named, priced, sized
 from weft.cli.output import show, show_json
-from weft.cli.requests import cost_of, pricing_of, program_of, proved
+from weft.cli.requests import cost_of, pricing_of, program_of, proved, steady_of
 
 
 @click.command("simulate")
@@ -25,13 +25,15 @@ def command(name: str, sizes: Sizes, prices: Prices, is_json: bool) -> None:
     Prints makespan, both bubbles, and for each device its work, why it waits, what it holds.
     With --json one object: makespan, longest_device_span, bubble {wall, span},
     peak_activations and memory (for each device), weight_copies, messages, versions and
-    staleness (for each stage), actions, verified.
+    staleness (for each stage), actions, verified; of a schedule that does not flush also
+    steady {period, bubble}, seconds per update and bubble once it has settled.
 
     Costs are those of a whole device's share: with K stages on a device, each takes 1/K.
     """
-    program = program_of(name, sizes)
-    timeline, proof = proved(program, cost_of(program, pricing_of(prices)))
+    program, pricing = program_of(name, sizes), pricing_of(prices)
+    timeline, proof = proved(program, cost_of(program, pricing))
+    steady = steady_of(name, sizes, pricing)
     if is_json:
-        show_json(figures(timeline, proof))
+        show_json(figures(timeline, proof, steady))
     else:
-        show(*report(timeline, proof))
+        show(*report(timeline, proof, steady))

@@ -1,5 +1,41 @@
 """Cost: seconds and bytes of everything a program does."""
 
-from weft.cost.cost import Cost, Link, Memory, Network, PerStage, Share, Times
+from weft.cost.blocks import Block, Product, active_parameters, blocks, flops, parameters
+from weft.cost.cost import Cost, Link, Memory, Network, PerStage, Times
+from weft.cost.derive import derive
+from weft.cost.device import Device, Point
+from weft.cost.devices import DEVICES, device_named
+from weft.cost.layout import Layout, Storage
+from weft.cost.models import MODELS, model_named
+from weft.cost.provenance import Estimate, Marks, Provenance
+from weft.cost.share import Share
+from weft.cost.transformer import Transformer
 
-__all__ = ["Cost", "Link", "Memory", "Network", "PerStage", "Share", "Times"]
+__all__ = [
+    "DEVICES",
+    "MODELS",
+    "Block",
+    "Cost",
+    "Device",
+    "Estimate",
+    "Layout",
+    "Link",
+    "Marks",
+    "Memory",
+    "Network",
+    "PerStage",
+    "Point",
+    "Product",
+    "Provenance",
+    "Share",
+    "Storage",
+    "Times",
+    "Transformer",
+    "active_parameters",
+    "blocks",
+    "derive",
+    "device_named",
+    "flops",
+    "model_named",
+    "parameters",
+]

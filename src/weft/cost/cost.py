@@ -1,4 +1,4 @@
-"""The cost of a program, and the even shares that unit costs are made of.
+"""The cost of a program.
 
 Knows stages, edges and links; knows no schedule and no order.
 """
@@ -12,10 +12,11 @@ from dataclasses import dataclass, field, fields
 import numpy as np
 from numpy.typing import NDArray
 
+from weft.cost.checks import check_link, check_number
+from weft.cost.provenance import Marks, check_marks, marks_by_kind
 from weft.errors import InputError
-from weft.ir.actions import Actions
+from weft.ir.actions import Actions, Column, Index
 from weft.ir.earliest import Seconds
-from weft.ir.graph import Backward, Graph
 from weft.ir.kinds import Kind
 from weft.ir.program import Program
 from weft.ir.values import Value
@@ -69,8 +70,14 @@ class Network:
     between: Mapping[tuple[int, int], Link] = field(default_factory=dict)
     host: Link = Link()
 
-    def link(self, source: int, destination: int) -> Link:
-        return self.between.get((source, destination), self.default)
+    def tables(self, devices: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Latency and bandwidth of [source, destination]."""
+        latency = np.full((devices, devices), self.default.latency)
+        bandwidth = np.full((devices, devices), self.default.bandwidth)
+        for ends, link in self.between.items():
+            if max(ends) < devices:
+                latency[ends], bandwidth[ends] = link.latency, link.bandwidth
+        return latency, bandwidth
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +87,7 @@ class Cost:
     pairs       seconds of an overlapped pair relative to running both, by kinds ("BF")
     sizes       relative size of each microbatch of a step; empty where all are equal
     is_barrier  whether a step ends for all devices together (WALL) or steps overlap (SPAN)
+    provenance  how the seconds of each stage are known, by field of Times, "network" or "host"
     """
 
     times: Times
@@ -88,6 +96,7 @@ class Cost:
     pairs: Mapping[str, float] = field(default_factory=dict)
     sizes: tuple[float, ...] = ()
     is_barrier: bool = True
+    provenance: Marks = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         _check(self)
@@ -130,41 +139,46 @@ class Cost:
 
     def delays(self, program: Program) -> Seconds:
         """For every dependency of the program, how long its value travels."""
-        dependencies = program.dependencies
-        delays = np.zeros(len(dependencies))
+        dependencies, actions = program.dependencies, program.actions
         source = program.device_of[dependencies.producer]
         destination = program.device_of[dependencies.consumer]
-        for value, is_sent_apart in (
-            (Value.ACTIVATION, False),
-            (Value.GRADIENT, False),
-            (Value.MESSAGE, True),
-        ):
-            rows = np.flatnonzero((dependencies.value == value) & (source != destination))
-            if self._is_plain:
-                delays[rows] = self.network.default.latency
-                continue
-            sizes = np.array(self.network.message)[dependencies.edge[rows]]
-            sizes = sizes * self.covered(program.actions.take(dependencies.consumer[rows]))
-            for row, size in zip(rows.tolist(), sizes.tolist(), strict=True):
-                link = self.network.link(int(source[row]), int(destination[row]))
-                delays[row] = link.latency + (0.0 if is_sent_apart else link.seconds(size))
+        travels = np.isin(dependencies.value, (Value.ACTIVATION, Value.GRADIENT, Value.MESSAGE))
+        rows = np.flatnonzero(travels & (source != destination))
+        latency, bandwidth = self.network.tables(program.devices)
+        ends = source[rows], destination[rows]
+        delays = np.zeros(len(dependencies))
+        delays[rows] = latency[ends]
+        if np.isfinite(bandwidth).any():
+            first, span = _in_common(
+                actions, dependencies.producer[rows], dependencies.consumer[rows]
+            )
+            size = np.array(self.network.message)[dependencies.edge[rows]]
+            seconds = size * self._work(first, span) / bandwidth[ends]
+            is_sent_apart = dependencies.value[rows] == Value.MESSAGE
+            delays[rows] += np.where(is_sent_apart, 0.0, seconds)
         return delays
+
+    def provenance_of(self, program: Program) -> NDArray[np.object_]:
+        """For every action of the program, how its seconds are known: a Provenance."""
+        self.check_fits(program)
+        return marks_by_kind(self.provenance, self.stages)[
+            program.actions.kind, program.actions.stage
+        ]
 
     def covered(self, actions: Actions) -> NDArray[np.float64]:
         """How many ordinary microbatches' work each action covers."""
+        work = self._work(actions.microbatch, actions.span)
+        return np.where(actions.microbatch >= 0, work, 1.0)
+
+    def _work(self, first: Column, span: Column) -> NDArray[np.float64]:
+        """The size of `span` microbatches from the first on, in ordinary microbatches."""
         if not self.sizes:
-            return actions.span.astype(np.float64)
+            return span.astype(np.float64)
         step = len(self.sizes)
         sums = np.concatenate([[0.0], np.cumsum(self.sizes)])
-        first, last = actions.microbatch, actions.microbatch + actions.span
+        last = first + span
         whole = (last // step - first // step) * sums[-1]
-        covered = np.asarray(whole + sums[last % step] - sums[first % step], np.float64)
-        return np.where(actions.microbatch >= 0, covered, 1.0)
-
-    @property
-    def _is_plain(self) -> bool:
-        """Whether every value takes the same time, whatever its size and way."""
-        return not self.network.between and math.isinf(self.network.default.bandwidth)
+        return np.asarray(whole + sums[last % step] - sums[first % step], np.float64)
 
     def _seconds_by_stage(self) -> NDArray[np.float64]:
         times = self.times
@@ -183,13 +197,15 @@ class Cost:
     def _add_copies(self, program: Program, seconds: Seconds) -> None:
         """A send keeps its link busy for its bytes."""
         actions = program.actions
-        is_send = np.isin(actions.kind, (Kind.SEND_ACTIVATION, Kind.SEND_GRADIENT))
-        for row in np.flatnonzero(is_send).tolist():
-            channel = program.lanes[program.lane_of[row]].channel
-            if channel is not None:
-                link = self.network.link(channel.source, channel.destination)
-                size = self.network.message[int(actions.edge[row])]
-                seconds[row] = link.seconds(size * float(self.covered(actions.take([row]))[0]))
+        rows = np.flatnonzero(np.isin(actions.kind, (Kind.SEND_ACTIVATION, Kind.SEND_GRADIENT)))
+        if not len(rows):
+            return
+        ends = np.array([lane.channel[:2] if lane.channel else (0, 0) for lane in program.lanes])
+        source, destination = ends[program.lane_of[rows]].T
+        _, bandwidth = self.network.tables(program.devices)
+        size = np.array(self.network.message)[actions.edge[rows]]
+        work = self.covered(actions)[rows]
+        seconds[rows] = size * work / bandwidth[source, destination]
 
     def _overlap(self, program: Program, slot: int) -> float:
         first = int(program.first_of_slot[slot])
@@ -197,66 +213,11 @@ class Cost:
         return self.pairs.get(one + other, self.pairs.get(other + one, 1.0))
 
 
-@dataclass(frozen=True, slots=True)
-class Share:
-    """Costs of one device's share of the model, spread evenly over its stages."""
-
-    forward: float = 1.0
-    input_grad: float = 1.0
-    weight_grad: float = 1.0
-    pair: float | None = None
-    lag: float = 0.0
-
-    @property
-    def backward(self) -> float:
-        return self.input_grad + self.weight_grad
-
-    def cost(self, program: Program) -> Cost:
-        """The cost of a program whose devices have equal shares: unit costs by default."""
-        graph = program.graph
-        share = program.devices / len(graph)
-        weights = [share * stage.cost for stage in graph.stages]
-        learns = [stage.backward is Backward.FULL for stage in graph.stages]
-        forward = _scaled(self.forward, weights)
-        weight_grad = tuple(
-            self.weight_grad * w if is_full else 0.0
-            for w, is_full in zip(weights, learns, strict=True)
-        )
-        return Cost(
-            times=Times(
-                forward=forward,
-                input_grad=_scaled(self.input_grad, weights),
-                weight_grad=weight_grad,
-                recompute=forward,
-                update=_zeros(graph),
-                reduce=_zeros(graph),
-            ),
-            memory=Memory(
-                weights=(share,) * len(graph),
-                gradients=_zeros(graph),
-                optimizer=_zeros(graph),
-                saved=(share,) * len(graph),
-                inputs=_zeros(graph),
-            ),
-            network=Network(message=(0.0,) * len(graph.edges), default=Link(latency=self.lag)),
-            pairs=self._pairs(),
-        )
-
-    def _pairs(self) -> dict[str, float]:
-        if self.pair is None:
-            return {}
-        both = self.forward + self.backward
-        if both <= 0:
-            raise InputError("a pair costs time only where forward and backward do")
-        return {"BF": self.pair / both}
-
-
-def _scaled(value: float, weights: list[float]) -> PerStage:
-    return tuple(value * weight for weight in weights)
-
-
-def _zeros(graph: Graph) -> PerStage:
-    return (0.0,) * len(graph)
+def _in_common(actions: Actions, producer: Index, consumer: Index) -> tuple[Column, Column]:
+    """First and number of the microbatches that both actions cover."""
+    first = np.maximum(actions.microbatch[producer], actions.microbatch[consumer])
+    ends = actions.microbatch + actions.span
+    return first, np.minimum(ends[producer], ends[consumer]) - first
 
 
 def _check(cost: Cost) -> None:
@@ -265,34 +226,23 @@ def _check(cost: Cost) -> None:
         for item in fields(group):
             _check_field(getattr(group, item.name), item.name, cost.stages)
     for edge, size in enumerate(cost.network.message):
-        _check_number(size, f"message of edge {edge}")
-    _check_link(cost.network.default, "between devices")
-    _check_link(cost.network.host, "to the host")
+        check_number(size, f"message of edge {edge}")
+    check_link(cost.network.default, "between devices")
+    check_link(cost.network.host, "to the host")
     for (source, destination), link in cost.network.between.items():
-        _check_link(link, f"{source}-{destination}")
+        check_link(link, f"{source}-{destination}")
     for kinds, ratio in cost.pairs.items():
-        _check_number(ratio, f"pair {kinds}")
+        check_number(ratio, f"pair {kinds}")
     for microbatch, ratio in enumerate(cost.sizes):
-        _check_number(ratio, f"size of microbatch {microbatch}")
+        check_number(ratio, f"size of microbatch {microbatch}")
+    check_marks(cost.provenance, cost.stages)
 
 
 def _check_field(value: PerStage | float, name: str, stages: int) -> None:
     if not isinstance(value, tuple):
-        _check_number(value, name, upper=math.inf)
+        check_number(value, name, upper=math.inf)
         return
     if len(value) != stages:
         raise InputError(f"{name}: {len(value)} values for {stages} stages")
     for stage, number in enumerate(value):
-        _check_number(number, f"{name} of stage {stage}")
-
-
-def _check_link(link: Link, name: str) -> None:
-    _check_number(link.latency, f"latency of link {name}")
-    _check_number(link.bandwidth, f"bandwidth of link {name}", upper=math.inf)
-    if link.bandwidth == 0:
-        raise InputError(f"bandwidth of link {name} is 0; leave it out for an unlimited link")
-
-
-def _check_number(value: float, name: str, *, upper: float = 1e300) -> None:
-    if not 0 <= value <= upper:
-        raise InputError(f"{name} is {value}; it must be a number, not negative")
+        check_number(number, f"{name} of stage {stage}")

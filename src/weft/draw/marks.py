@@ -23,6 +23,7 @@ class Mark(NamedTuple):
     microbatch: int | None = None
     span: int = 1
     place: int = 0
+    version: int | None = None
 
     @property
     def letter(self) -> str:
@@ -35,15 +36,22 @@ class Mark(NamedTuple):
 
     @property
     def label(self) -> str:
-        """Letter, microbatch and a prime for each earlier stage of the device: F0'."""
-        return f"{self.letter}{self.number}" + "'" * self.place
+        """Letter, microbatch, a prime for each earlier stage of the device, version: F4'₁."""
+        return f"{self.letter}{self.number}" + "'" * self.place + self.subscript
+
+    @property
+    def subscript(self) -> str:
+        """The version of the weights, where it matters."""
+        return "" if self.version is None else str(self.version).translate(_SUBSCRIPTS)
 
     @property
     def short_label(self) -> str:
         """The same without primes; a device's second stage, and every other one, in lower case."""
         letter = self.letter.lower() if self.place % 2 else self.letter
-        return f"{letter}{self.number}"
+        return f"{letter}{self.number}{self.subscript}"
 
+
+_SUBSCRIPTS = str.maketrans("0123456789", "₀₁₂₃₄₅₆₇₈₉")
 
 MarksOf: TypeAlias = Callable[[int], tuple[Mark] | tuple[Mark, Mark]]
 
@@ -56,10 +64,13 @@ def marker(program: Program) -> MarksOf:
         for place, held in enumerate(stages)
     }
 
+    has_versions = bool((program.actions.version > 0).any())
+
     def mark(index: int) -> Mark:
         action = program.actions[index]
         place = places.get((int(program.device_of[index]), action.pipe, action.stage), 0)
-        return Mark(action.kind, action.microbatch, action.span, place)
+        version = action.version if has_versions else None
+        return Mark(action.kind, action.microbatch, action.span, place, version)
 
     def marks(slot: int) -> tuple[Mark] | tuple[Mark, Mark]:
         first = int(program.first_of_slot[slot])

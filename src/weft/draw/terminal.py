@@ -10,18 +10,22 @@ from collections.abc import Iterable, Iterator
 from textwrap import wrap
 
 import numpy as np
+from rich.style import Style
 from rich.text import Text
 
 from weft.draw.caption import figures, legend, number, title
 from weft.draw.grid import Grid, fit, usual_shortest
 from weft.draw.marks import Mark, marker
 from weft.draw.pens import DIM, Colours, HalfColumns, Letters, Pen
+from weft.ir.actions import Index
+from weft.ir.kinds import Kind
 from weft.ir.program import Program
 from weft.timeline import Timeline
 
 MOST_ROWS = 64  # of more devices, the first and the last are drawn
 LEAST_ROOM = 8
 SAMPLES = 4  # of a half column that holds several actions
+UPDATE = Style(bold=True, reverse=True)
 
 
 def plain(timeline: Timeline, *, width: int) -> str:
@@ -66,7 +70,8 @@ def _longest_label(program: Program) -> int:
     """Letter, digits and primes of the longest label; a span may be longer."""
     places = max(len(held) for held in program.placement.held)
     last = int(program.actions.microbatch.max(initial=0))
-    return 1 + len(str(last)) + places - 1
+    newest = int(program.actions.version.max(initial=0))
+    return 1 + len(str(last)) + places - 1 + (len(str(newest)) if newest > 0 else 0)
 
 
 def _picture(timeline: Timeline, grid: Grid, pen: Pen, width: int) -> Text:
@@ -88,9 +93,27 @@ def _rows(timeline: Timeline, grid: Grid, pen: Pen) -> Iterator[Text]:
     hidden = _hidden(len(rows))
     for device, columns in enumerate(rows):
         if device not in hidden:
-            yield Text.assemble((f"{device:>{gutter - 1}} ", DIM), pen.row(columns))
+            row = _with_updates(pen.row(columns), timeline, grid, pen, device)
+            yield Text.assemble((f"{device:>{gutter - 1}} ", DIM), row)
         elif device == hidden.start:
             yield Text(f"{'':{gutter}}{len(hidden)} more devices", DIM)
+
+
+def _with_updates(row: Text, timeline: Timeline, grid: Grid, pen: Pen, device: int) -> Text:
+    """A U at the end of what stands before an update that takes no time, where there is room."""
+    moments = _moments(timeline)
+    here = moments[timeline.program.device_of[moments] == device]
+    columns = (timeline.end[here] - grid.opening) * grid.per_second / pen.per_character
+    for column in np.rint(columns).astype(int).tolist():
+        if 0 < column <= len(row) and row.plain[column - 1] in (" ", pen.idle):
+            row = Text.assemble(row[: column - 1], ("U", UPDATE), row[column:])
+    return row
+
+
+def _moments(timeline: Timeline) -> Index:
+    """Updates that take no time."""
+    is_update = timeline.program.actions.kind == Kind.UPDATE
+    return np.flatnonzero(is_update & (timeline.start == timeline.end))
 
 
 def _hidden(devices: int) -> range:
@@ -129,6 +152,10 @@ def _legend(timeline: Timeline, pen: Pen) -> Iterator[Text]:
     for second in actions.joined.nonzero()[0][:1].tolist():
         both = Mark(actions[second - 1].kind), Mark(actions[second].kind)
         yield Text.assemble(pen.pair(*both), " in one slot")
+    if len(_moments(timeline)):
+        yield Text.assemble(("U", UPDATE), " update")
+    if (actions.version > 0).any():
+        yield Text("₀₁₂ version of the weights")
     yield Text(f"{pen.idle} idle", DIM)
 
 

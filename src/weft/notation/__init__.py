@@ -10,7 +10,8 @@ from weft.notation.json.graph import graph_from_json
 from weft.notation.text.plain import plain
 from weft.notation.text.program import from_text, to_text
 from weft.notation.tokens import token
-from weft.notation.torch_csv import from_torch_csv, to_torch_csv
+from weft.notation.torch.reading import from_torch_csv
+from weft.notation.torch.writing import to_torch_csv
 
 __all__ = [
     "Document",

@@ -15,7 +15,7 @@ from weft.notation.json.document import from_json
 from weft.notation.json.graph import graph_from_json
 from weft.notation.limits import MOST_BYTES
 from weft.notation.text.program import from_text
-from weft.notation.torch_csv import from_torch_csv
+from weft.notation.torch.reading import from_torch_csv
 from weft.timeline import Timeline
 
 Source: TypeAlias = str | PathLike[str]

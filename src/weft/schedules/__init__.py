@@ -13,7 +13,11 @@ from weft.schedules.kit.schedule import Claims, Need, Refusal, Schedule, schedul
 from weft.schedules.kit.shape import Shape
 from weft.schedules.looped_bfs import looped_bfs
 from weft.schedules.naive import naive
+from weft.schedules.naive_async import naive_async
 from weft.schedules.one_f_one_b import one_f_one_b
+from weft.schedules.pipedream import pipedream
+from weft.schedules.pipedream_2bw import pipedream_2bw
+from weft.schedules.wpipe import wpipe
 from weft.schedules.zb_h1 import zb_h1
 from weft.schedules.zb_h2 import zb_h2
 from weft.schedules.zbv import zbv
@@ -34,6 +38,10 @@ REGISTRY = Registry(
         interleaved_zb1p,
         dualpipe,
         dualpipev,
+        naive_async,
+        pipedream,
+        pipedream_2bw,
+        wpipe,
     ]
 )
 
@@ -55,8 +63,12 @@ __all__ = [
     "interleaved_zb1p",
     "looped_bfs",
     "naive",
+    "naive_async",
     "one_f_one_b",
+    "pipedream",
+    "pipedream_2bw",
     "schedule",
+    "wpipe",
     "zb_h1",
     "zb_h2",
     "zbv",

@@ -8,7 +8,7 @@
     ONLOAD        + saved state
     RECV          + value                      (its reader gives it back at its end)
     UPDATE                                     + a weight version, where versions are kept
-    FREE                                       - that version
+    FREE                                       - that version; without FREEs its last user does
 
 I gives nothing back: W may still need all of it. Weights, gradients and optimizer state of
 what a device holds are there throughout.
@@ -218,17 +218,35 @@ def _buffer_changes(program: Program, cost: Cost) -> list[_Change]:
 
 
 def _version_changes(program: Program, cost: Cost) -> list[_Change]:
-    """Where versions are freed explicitly, each update adds one."""
+    """An update adds a version; it goes when it is freed, or else after its last use."""
     actions = program.actions
-    freed = np.flatnonzero(actions.kind == Kind.FREE)
-    if not len(freed):
+    if not (actions.version > 0).any():
         return []
     made = np.flatnonzero(actions.kind == Kind.UPDATE)
+    freed = np.flatnonzero(actions.kind == Kind.FREE)
+    gone = freed if len(freed) else _last_uses(program)
     size = np.array(cost.memory.weights)[actions.stage]
     return [
+        _Change(Category.WEIGHTS, gone, -size[gone], is_at_start=False),
         _Change(Category.WEIGHTS, made, size[made], is_at_start=False),
-        _Change(Category.WEIGHTS, freed, -size[freed], is_at_start=False),
     ]
+
+
+def _last_uses(program: Program) -> Index:
+    """For each version but the last of each (pipe, stage), the last action that needs it.
+
+    That is its last user or the update that reads it, whichever stands later.
+    """
+    actions = program.actions
+    named = np.flatnonzero((actions.version >= 0) & (actions.kind != Kind.FREE))
+    holder = actions.stage[named].astype(np.int64) * len(program.placement.pipes)
+    keys = np.stack([holder + actions.pipe[named], actions.version[named]])
+    groups, which = np.unique(keys, axis=1, return_inverse=True)
+    last = np.zeros(groups.shape[1], np.int64)
+    np.maximum.at(last, which.ravel(), named)
+    is_updated = np.zeros(groups.shape[1], np.bool_)
+    is_updated[which.ravel()[actions.kind[named] == Kind.UPDATE]] = True
+    return last[is_updated]
 
 
 def _curve(changes: list[_Change], start: Seconds, end: Seconds, base: float) -> Curve:

@@ -1,8 +1,9 @@
 """The plain form: what each device computes, for the eye alone.
 
-    F0 F1 F0' B0' ...     a prime for each stage that the device holds before this one
+    F0 F1 F0' B0' U0' ...     a prime for each stage that the device holds before this one
 
-Nothing reads it back: it says neither stages nor devices.
+An update is numbered by the version that it reads. Nothing reads it back: it says neither
+stages nor devices nor the versions that computations use.
 """
 
 from __future__ import annotations
@@ -41,4 +42,5 @@ def _word(row: Row, primes: str) -> str:
     _, kind, microbatch, span, version, _, _, segment = row
     prefix, letter = FORMS[kind]
     name = f"{prefix}{letter}" if letter else prefix.removesuffix(":")
-    return f"{name}{covered(microbatch, span)}{primes}{uses(version, segment)}"
+    number = covered(microbatch, span) if microbatch >= 0 else str(version)
+    return f"{name}{number}{primes}{uses(-1, segment)}"

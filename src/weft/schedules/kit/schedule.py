@@ -71,6 +71,8 @@ class Schedule:
     stages_per_device: tuple[int, int | None] = (1, 1)  # least and most
     takes_graph: bool = False
     takes_pipes: bool = False
+    takes_round: bool = False
+    is_asynchronous: bool = False
 
     def __call__(self, **shape: object) -> Program:
         """The program of a shape, given as keywords: devices=4, microbatches=8."""
@@ -122,6 +124,14 @@ class Schedule:
                     "a single pipeline per direction",
                     lambda shape: shape.pipes == 1,
                     lambda shape: shape.but(pipes=1),
+                )
+            )
+        if not self.takes_round:
+            needs.append(
+                Need(
+                    "no round; WPipe's two groups of stages have one",
+                    lambda shape: shape.round == 0,
+                    lambda shape: shape.but(round=0),
                 )
             )
         if not self.takes_graph:

@@ -15,6 +15,8 @@ class Shape:
 
     stages_per_device  counted per pipe
     pipes              pipelines per direction, for bidirectional schedules
+    updates            optimizer steps of a run, for schedules that do not flush in between
+    round              microbatches that pass one group of stages before the next (WPipe)
     graph, placement   set where the stages are not a chain
     """
 
@@ -22,12 +24,14 @@ class Shape:
     microbatches: int
     stages_per_device: int = 1
     pipes: int = 1
+    updates: int = 4
+    round: int = 0
     variant: str = ""
     graph: Graph | None = None
     placement: Placement | None = None
 
     def __post_init__(self) -> None:
-        for name in ("devices", "microbatches", "stages_per_device", "pipes"):
+        for name in ("devices", "microbatches", "stages_per_device", "pipes", "updates"):
             if getattr(self, name) < 1:
                 word = name.replace("_", " ")
                 raise InputError(f"{word} must be at least 1, not {getattr(self, name)}")

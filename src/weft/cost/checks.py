@@ -1,0 +1,55 @@
+"""Checks: numbers and links that make sense, refused by the name of what they belong to."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from weft.errors import InputError
+
+if TYPE_CHECKING:
+    from weft.cost.cost import Link
+
+MOST = 10**9  # of anything that is counted
+
+
+def check_number(value: object, name: str, *, upper: float = 1e300) -> None:
+    """A number from 0 to `upper`, and no NaN."""
+    is_number = isinstance(value, int | float | np.number) and not isinstance(value, bool)
+    if not is_number or not 0 <= value <= upper:  # type: ignore[operator]
+        raise InputError(f"{name} is {value}; it must be a number, not negative")
+
+
+def check_positive(value: object, name: str, *, upper: float = 1e300) -> None:
+    """A number above 0."""
+    check_number(value, name, upper=upper)
+    if value == 0:
+        raise InputError(f"{name} is 0; it must be more")
+
+
+def check_count(value: object, name: str, *, least: int = 0, most: int = MOST) -> None:
+    """A whole number from `least` to `most`."""
+    if type(value) is not int or not least <= value <= most:
+        raise InputError(f"{name} is {value}; it must be a whole number from {least} to {most:,}")
+
+
+def check_flag(value: object, name: str) -> None:
+    """True or False."""
+    if type(value) is not bool:
+        raise InputError(f"{name} is {value}; it must be true or false")
+
+
+def check_text(value: object, name: str) -> None:
+    """A text."""
+    if not isinstance(value, str):
+        raise InputError(f"{name} is {value}; it must be a text")
+
+
+def check_link(link: Link, name: str) -> None:
+    """A latency, and a bandwidth that may be unlimited but not 0."""
+    check_number(link.latency, f"latency of link {name}")
+    check_number(link.bandwidth, f"bandwidth of link {name}", upper=math.inf)
+    if link.bandwidth == 0:
+        raise InputError(f"bandwidth of link {name} is 0; leave it out for an unlimited link")

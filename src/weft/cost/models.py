@@ -1,0 +1,114 @@
+"""Models whose sizes are public, each with where they stand.
+
+Sequence and microbatch are those of the published training runs where these are known.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from weft.cost.mapping import named
+from weft.cost.transformer import Transformer
+
+_ZERO_BUBBLE = (
+    "arXiv 2401.10241, Table 3; the vocabulary is not in it: 27,000 to 35,000 tied fit the"
+    " parameters that name the models"
+)
+_NARAYANAN = "arXiv 2104.04473, Table 1; vocabulary and sequence its section 5.1"
+
+_GPT = Transformer(
+    layers=96,
+    hidden=12288,
+    heads=96,
+    ffn=4 * 12288,
+    vocabulary=50257,
+    sequence=2048,
+    is_gated=False,
+    is_tied=True,
+    source="GPT-3, arXiv 2005.14165, Table 2.1; GPT-2's vocabulary",
+)
+
+
+def _gpt(layers: int, heads: int, hidden: int, **others: object) -> Transformer:
+    sizes = {"layers": layers, "heads": heads, "hidden": hidden, "ffn": 4 * hidden}
+    derived = {"head_dim": 0, "kv_heads": 0}
+    return replace(_GPT, **sizes, **derived, **others)  # type: ignore[arg-type]
+
+
+def _zero_bubble(layers: int, heads: int, hidden: int, microbatch: int) -> Transformer:
+    sizes = {"sequence": 1024, "vocabulary": 32000, "microbatch": microbatch}
+    return _gpt(layers, heads, hidden, **sizes, source=_ZERO_BUBBLE)
+
+
+def _narayanan(layers: int, heads: int, hidden: int) -> Transformer:
+    return _gpt(layers, heads, hidden, vocabulary=51200, source=_NARAYANAN)
+
+
+_DEEPSEEK_V3 = Transformer(
+    layers=61,
+    hidden=7168,
+    heads=128,
+    head_dim=128,
+    query_rank=1536,
+    kv_rank=512,
+    rope_dim=64,
+    ffn=18432,
+    experts=256,
+    top_k=8,
+    shared_experts=1,
+    expert_ffn=2048,
+    expert_nodes=4,
+    dense_layers=3,
+    vocabulary=129280,
+    sequence=4096,
+    source="arXiv 2412.19437, section 4.2; without its multi-token prediction layer",
+)
+
+_KIMI_K2 = replace(
+    _DEEPSEEK_V3,
+    heads=64,
+    kv_heads=64,
+    experts=384,
+    expert_nodes=0,
+    dense_layers=1,
+    vocabulary=163840,
+    source="arXiv 2507.20534, sections 2.3 and 2.4; latents and vocabulary config.json",
+)
+
+_LLAMA_3_405B = Transformer(
+    layers=126,
+    hidden=16384,
+    heads=128,
+    kv_heads=8,
+    ffn=53248,
+    vocabulary=128256,
+    sequence=8192,
+    source="arXiv 2407.21783, Table 3; vocabulary with its special tokens config.json",
+)
+
+MODELS: dict[str, Transformer] = {
+    "gpt-cpu": _gpt(
+        *(8, 4, 256),
+        vocabulary=8192,
+        sequence=128,
+        microbatch=4,
+        value_bytes=4,
+        source="made up: small enough for a CPU, in fp32",
+    ),
+    "gpt-1.5b": _zero_bubble(22, 24, 2304, microbatch=6),
+    "gpt-6.2b": _zero_bubble(30, 32, 4096, microbatch=3),
+    "gpt-14.6b": _zero_bubble(46, 40, 5120, microbatch=1),
+    "gpt-28.3b": _zero_bubble(62, 48, 6144, microbatch=1),
+    "gpt-145.6b": _narayanan(80, 96, 12288),
+    "gpt-529.6b": _narayanan(105, 128, 20480),
+    "gpt-1008b": _narayanan(128, 160, 25600),
+    "gpt-3": _GPT,
+    "llama-3-405b": _LLAMA_3_405B,
+    "deepseek-v3": _DEEPSEEK_V3,
+    "kimi-k2": _KIMI_K2,
+}
+
+
+def model_named(name: str) -> Transformer:
+    """A model of this file; InputError names the nearest."""
+    return named(MODELS, name, "model")

@@ -1,0 +1,145 @@
+"""From a table to a program.
+
+Empty cells are idle time, which a program does not list. A table says neither placement nor
+microbatches: the first follows from who runs which stage, the second from the forwards of stage
+0. What else it holds is read as it stands, for verification to judge.
+"""
+
+from __future__ import annotations
+
+from pathlib import PurePath
+
+import numpy as np
+from numpy.typing import NDArray
+
+from weft.errors import InputError
+from weft.ir.actions import Actions
+from weft.ir.graph import Graph
+from weft.ir.kinds import EDGE_END, Direction, Kind, Stream
+from weft.ir.placement import Placement
+from weft.ir.program import Channel, Lane, Program
+from weft.notation.limits import check_actions, check_cells, check_stages, check_total
+from weft.notation.places import in_source, on_line
+from weft.notation.torch.cells import read_cell, written_cell
+
+_UPSTREAM = (Kind.SEND_GRADIENT, Kind.RECV_GRADIENT)
+
+
+def from_torch_csv(text: str, source: str = "") -> Program:
+    """The program of a table, lowered or not; NotationError where it cannot be read."""
+    with in_source(source):
+        rows = _rows(text)
+        placement = _placement(rows)
+        microbatches = _microbatches(rows)
+        graph = Graph.chain(placement.stages)
+        check_cells(graph, microbatches)
+        check_total(sum(map(len, rows)))
+        for number, row in enumerate(rows, start=1):
+            with on_line(number):
+                rows[number - 1] = row = _with_edges(row, graph)
+                check_actions(row, graph, placement, microbatches)
+                _check_wires(row)
+        name = PurePath(source).stem or "torch"
+        lanes = _lanes(rows, graph, placement)
+        return Program.build(name, placement, lanes, microbatches=microbatches, graph=graph)
+
+
+def _rows(text: str) -> list[Actions]:
+    """The actions of each rank."""
+    rows = []
+    for number, line in enumerate(text.rstrip().split("\n"), start=1):
+        with on_line(number):
+            found = (read_cell(cell.strip()) for cell in line.split(","))
+            row = Actions.collect(slot for slot in found if slot is not None)
+            if not _is_computed(row).any():
+                raise InputError(f"rank {number - 1} runs nothing")
+        rows.append(row)
+    return rows
+
+
+def _placement(rows: list[Actions]) -> Placement:
+    """Each stage on the one rank that runs it."""
+    rank_of: dict[int, int] = {}
+    for rank, row in enumerate(rows):
+        with on_line(rank + 1):
+            for stage in np.unique(row.stage[_is_computed(row)]).tolist():
+                if stage in rank_of:
+                    raise InputError(f"stage {stage} runs on ranks {rank_of[stage]} and {rank}")
+                rank_of[stage] = rank
+    check_stages(len(rank_of))
+    for stage in range(len(rank_of)):
+        if stage not in rank_of:
+            raise InputError(f"no rank runs stage {stage}, but one runs stage {max(rank_of)}")
+    return Placement((tuple(rank_of[stage] for stage in range(len(rank_of))),))
+
+
+def _microbatches(rows: list[Actions]) -> int:
+    """As many as stage 0 runs forwards of."""
+    found: set[int] = set()
+    for row in rows:
+        found.update(row.microbatch[(row.stage == 0) & (row.kind == Kind.F)].tolist())
+    if not found:
+        raise InputError("no rank runs a forward of stage 0")
+    return len(found)
+
+
+def _with_edges(row: Actions, graph: Graph) -> Actions:
+    """The same actions; a send or receive names the edge at whose end its stage stands."""
+    edge_at = {
+        (kind, ends[end]): edge
+        for edge, ends in enumerate(graph.edges)
+        for kind, end in EDGE_END.items()
+    }
+    places = zip(row.kind.tolist(), row.stage.tolist(), strict=True)
+    edges = np.array([edge_at.get(place, -1) for place in places], np.int32)
+    for lost in np.flatnonzero(~_is_computed(row) & (edges < 0))[:1].tolist():
+        raise InputError(f"{written_cell(row[lost])}: there is no stage at the other end")
+    return row.replace(edge=edges)
+
+
+def _check_wires(row: Actions) -> None:
+    """Refuse a row whose sends and receives are not where its computations need them.
+
+    A program sends a value as soon as it is there and receives it when it comes. A row says
+    when, so that only a row that says the same means the same.
+    """
+    is_computed = _is_computed(row)
+    slots = np.cumsum(is_computed & (row.joined == 0))  # so far
+    is_backward = np.isin(row.kind, (Kind.B, Kind.I, *_UPSTREAM))
+    cell = (row.stage.astype(np.int64) << 32 | row.microbatch) << 1 | is_backward
+    served = np.flatnonzero(is_computed & (row.kind != Kind.W))
+    slot_at = dict(zip(cell[served].tolist(), slots[served].tolist(), strict=True))
+    for wire in np.flatnonzero(~is_computed).tolist():
+        slot = slot_at.get(int(cell[wire]))
+        word = written_cell(row[wire])
+        if slot is None:
+            continue
+        if row[wire].kind.is_send and slot != slots[wire]:
+            raise InputError(
+                f"{word} stands apart from the computation whose value it sends."
+                " Move it right behind that"
+            )
+        if not row[wire].kind.is_send and slot <= slots[wire]:
+            raise InputError(
+                f"{word} stands behind the computation that waits for it. Move it in front of that"
+            )
+
+
+def _lanes(rows: list[Actions], graph: Graph, placement: Placement) -> dict[Lane, Actions]:
+    """A compute lane for each rank, and one for each end of each channel."""
+    lanes = {Lane(rank): row.take(_is_computed(row)) for rank, row in enumerate(rows)}
+    edges = np.array(graph.edges, np.int64).reshape(-1, 2)
+    for rank, row in enumerate(rows):
+        wires = row.take(~_is_computed(row))
+        ends = placement.table[0][edges[wires.edge]]
+        is_upstream = np.isin(wires.kind, _UPSTREAM)
+        ends[is_upstream] = ends[is_upstream][:, ::-1]
+        for source, destination in np.unique(ends, axis=0).tolist():
+            channel = Channel(source, destination, Direction.BOTH)
+            is_here = (ends == (source, destination)).all(axis=1)
+            lanes[Lane(rank, Stream.WIRE, channel)] = wires.take(is_here)
+    return lanes
+
+
+def _is_computed(row: Actions) -> NDArray[np.bool_]:
+    return np.asarray(row.kind <= Kind.R)

@@ -303,6 +303,7 @@ class Program:
             self.microbatches,
             [(lane.stream, lane.channel and lane.channel.direction) for lane in self.lanes],
             self.is_stashing,
+            self.parts,
         )  # fmt: skip
         digest = hashlib.sha256(repr(parts).encode())
         period = self.period or Period((), (), 0)

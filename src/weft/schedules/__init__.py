@@ -6,6 +6,7 @@ from weft.schedules.dualpipev import dualpipev
 from weft.schedules.eager_1f1b import eager_1f1b
 from weft.schedules.gpipe import gpipe
 from weft.schedules.grouped_gpipe import grouped_gpipe
+from weft.schedules.hanayo import hanayo
 from weft.schedules.interleaved_1f1b import interleaved_1f1b
 from weft.schedules.interleaved_zb1p import interleaved_zb1p
 from weft.schedules.kit.registry import Registry
@@ -17,6 +18,8 @@ from weft.schedules.naive_async import naive_async
 from weft.schedules.one_f_one_b import one_f_one_b
 from weft.schedules.pipedream import pipedream
 from weft.schedules.pipedream_2bw import pipedream_2bw
+from weft.schedules.v_half import v_half
+from weft.schedules.v_min import v_min
 from weft.schedules.wpipe import wpipe
 from weft.schedules.zb_h1 import zb_h1
 from weft.schedules.zb_h2 import zb_h2
@@ -35,6 +38,9 @@ REGISTRY = Registry(
         zb_h1,
         zb_h2,
         zbv,
+        v_half,
+        v_min,
+        hanayo,
         interleaved_zb1p,
         dualpipe,
         dualpipev,
@@ -59,6 +65,7 @@ __all__ = [
     "eager_1f1b",
     "gpipe",
     "grouped_gpipe",
+    "hanayo",
     "interleaved_1f1b",
     "interleaved_zb1p",
     "looped_bfs",
@@ -68,6 +75,8 @@ __all__ = [
     "pipedream",
     "pipedream_2bw",
     "schedule",
+    "v_half",
+    "v_min",
     "wpipe",
     "zb_h1",
     "zb_h2",

@@ -111,8 +111,8 @@ def _held(program: Program, cost: Cost, category: Category) -> list[float]:
 
 
 def peak_activations(program: Program, start: Seconds, end: Seconds) -> list[float]:
-    """Most microbatches between F and B (or W) on each device, in shares of a device."""
-    share = program.devices / program.stages
+    """Most ordinary microbatches between F and B (or W) on each device, in shares of a device."""
+    share = program.devices / program.stages / program.parts
     kept = np.array([s.backward is not Backward.NONE for s in program.graph.stages]) * share
     amounts = kept[program.actions.stage] * program.actions.span / _segments(program)
     born, died = _births(program), _deaths(program)

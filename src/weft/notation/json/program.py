@@ -7,7 +7,7 @@
                  "microbatch": [0, 1, 0, 1, 0, 0, 1, 1]}}
 
 And where they apply: "pipes", the pipe of each microbatch; "period", {"microbatches": 4,
-"versions": 1, "repeats": 3}; "stashing": false.
+"versions": 1, "repeats": 3}; "stashing": false; "parts", how many make an ordinary microbatch.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ FORMAT = "weft.program"
 
 _PERIOD = ("microbatches", "versions", "repeats")
 _NEEDED = ("microbatches", "graph", "placement", "lanes", "columns")
-_KEYS = ("name", *_NEEDED, "pipes", "period", "stashing")
+_KEYS = ("name", *_NEEDED, "pipes", "period", "stashing", "parts")
 
 
 def program_object(program: Program) -> dict[str, object]:
@@ -51,6 +51,8 @@ def program_object(program: Program) -> dict[str, object]:
         written["period"] = {key: getattr(period, key) for key in _PERIOD}
     if not program.is_stashing:
         written["stashing"] = False
+    if program.parts > 1:
+        written["parts"] = program.parts
     written["lanes"] = list(lane_objects(program))
     written["columns"] = columns_object(program.actions)
     return written
@@ -81,6 +83,7 @@ def read_program(node: Node) -> Program:
         pipe_of=_pipe_of(members.get("pipes"), placement, microbatches),
         period=_period(members["period"], entries, graph) if "period" in members else None,
         is_stashing="stashing" not in members or members["stashing"].flag(),
+        parts=members["parts"].count(least=1) if "parts" in members else 1,
     )
 
 

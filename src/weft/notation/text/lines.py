@@ -9,7 +9,7 @@ from weft.errors import InputError, NotationError
 from weft.notation.places import shown
 
 HEADER = "weft program 1"
-_ONCE = ("name", "microbatches", "graph", "pipes", "period", "no-stash")
+_ONCE = ("name", "microbatches", "graph", "pipes", "period", "no-stash", "parts")
 _MANY = ("stage", "edge", "place", "device")
 
 

@@ -9,8 +9,8 @@
     device 1: 1F0 1B0 1F1 1B1
 
 And where they apply: `pipes 0 0 1 1`, the pipe of each microbatch; `period 4 versions 1
-repeats 3`, what each repetition of the body shifts, and how many there are; `no-stash`. After
-the first, lines may stand in any order.
+repeats 3`, what each repetition of the body shifts, and how many there are; `no-stash`; `parts
+2`, how many make an ordinary microbatch. After the first, lines may stand in any order.
 """
 
 from __future__ import annotations
@@ -69,6 +69,8 @@ def _facts(program: Program) -> Iterator[str]:
         yield f"period {words}"
     if not program.is_stashing:
         yield "no-stash"
+    if program.parts > 1:
+        yield f"parts {program.parts}"
 
 
 # reading
@@ -103,6 +105,7 @@ def _program(lines: Lines) -> Program:
         pipe_of=_pipe_of(lines["pipes"], placement, microbatches),
         period=_period(bodies, shift),
         is_stashing=not _is_set(lines["no-stash"]),
+        parts=_parts(lines["parts"], microbatches),
     )
     check_repeats(program.actions)
     return program
@@ -146,6 +149,16 @@ def _pipe_of(lines: list[Line], placement: Placement, microbatches: int) -> list
                 raise InputError(f"pipe {max(pipes)}, but {given} pipes have a line `place`")
             return pipes
     return [0] * microbatches
+
+
+def _parts(lines: list[Line], microbatches: int) -> int:
+    for number, words in lines:
+        with on_line(number):
+            (parts,) = counts(words, "parts 2", exactly=1)
+            if parts < 1 or microbatches % parts:
+                raise InputError(f"{parts} parts do not make whole microbatches")
+            return parts
+    return 1
 
 
 def _is_set(lines: list[Line]) -> bool:

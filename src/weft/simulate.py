@@ -23,12 +23,30 @@ def simulate(program: Program, cost: Cost | None = None) -> Timeline:
     starts = earliest(program.precedence(cost.delays(program)), durations)
     if len(program.dependencies.missing.consumer) or not np.isfinite(starts).all():
         raise ProgramError([f"{program.name} never ends: `verify` names the action that waits"])
+    starts = _with_late_onloads(program, starts, durations)
     return Timeline(
         program=program,
         cost=cost,
         start=starts[program.slot_of],
         end=(starts + durations)[program.slot_of],
     )
+
+
+def _with_late_onloads(program: Program, starts: Seconds, durations: Seconds) -> Seconds:
+    """What comes back from the host comes as late as its reader allows."""
+    if not any(lane.stream is Stream.ONLOAD for lane in program.lanes):
+        return starts
+    starts, dependencies = starts.copy(), program.dependencies
+    needed = np.full(len(starts), np.inf)
+    slots = program.slot_of[dependencies.producer]
+    np.minimum.at(needed, slots, starts[program.slot_of[dependencies.consumer]])
+    for index, lane in enumerate(program.lanes):
+        if lane.stream is Stream.ONLOAD:
+            clock = np.inf
+            for slot in program.slots_of(index)[::-1].tolist():
+                clock = min(clock, float(needed[slot])) - durations[slot]
+                starts[slot] = clock = max(clock, float(starts[slot]))
+    return starts
 
 
 class Steady(NamedTuple):

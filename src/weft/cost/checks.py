@@ -13,13 +13,20 @@ if TYPE_CHECKING:
     from weft.cost.cost import Link
 
 MOST = 10**9  # of anything that is counted
+_MOST_QUOTED = 40  # characters
+
+
+def quoted(value: object) -> str:
+    """A value as a message quotes it: on one line, and not too long of it."""
+    text = repr(value) if isinstance(value, str) else str(value)
+    return text if len(text) <= _MOST_QUOTED else f"{text[: _MOST_QUOTED - 3]}..."
 
 
 def check_number(value: object, name: str, *, upper: float = 1e300) -> None:
     """A number from 0 to `upper`, and no NaN."""
     is_number = isinstance(value, int | float | np.number) and not isinstance(value, bool)
     if not is_number or not 0 <= value <= upper:  # type: ignore[operator]
-        raise InputError(f"{name} is {value}; it must be a number, not negative")
+        raise InputError(f"{name} is {quoted(value)}; it must be a number, not negative")
 
 
 def check_positive(value: object, name: str, *, upper: float = 1e300) -> None:
@@ -32,19 +39,21 @@ def check_positive(value: object, name: str, *, upper: float = 1e300) -> None:
 def check_count(value: object, name: str, *, least: int = 0, most: int = MOST) -> None:
     """A whole number from `least` to `most`."""
     if type(value) is not int or not least <= value <= most:
-        raise InputError(f"{name} is {value}; it must be a whole number from {least} to {most:,}")
+        raise InputError(
+            f"{name} is {quoted(value)}; it must be a whole number from {least} to {most:,}"
+        )
 
 
 def check_flag(value: object, name: str) -> None:
     """True or False."""
     if type(value) is not bool:
-        raise InputError(f"{name} is {value}; it must be true or false")
+        raise InputError(f"{name} is {quoted(value)}; it must be true or false")
 
 
 def check_text(value: object, name: str) -> None:
     """A text."""
     if not isinstance(value, str):
-        raise InputError(f"{name} is {value}; it must be a text")
+        raise InputError(f"{name} is {quoted(value)}; it must be a text")
 
 
 def check_link(link: Link, name: str) -> None:

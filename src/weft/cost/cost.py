@@ -17,11 +17,14 @@ from weft.cost.provenance import Marks, check_marks, marks_by_kind
 from weft.errors import InputError
 from weft.ir.actions import Actions, Column, Index
 from weft.ir.earliest import Seconds
-from weft.ir.kinds import Kind
+from weft.ir.kinds import Kind, Part
 from weft.ir.program import Program
 from weft.ir.values import Value
 
 PerStage = tuple[float, ...]
+Shares = tuple[float, float, float, float]
+
+EVEN: Shares = (1 / 3, 1 / 6, 1 / 3, 1 / 6)  # of a layer whose communication is a third of it
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +88,7 @@ class Cost:
     """Times, memory and network of one model on one set of devices.
 
     pairs       seconds of an overlapped pair relative to running both, by kinds ("BF")
+    parts       shares of F and of I that are attention, dispatch, experts and combine
     sizes       relative size of each microbatch of a step; empty where all are equal
     is_barrier  whether a step ends for all devices together (WALL) or steps overlap (SPAN)
     provenance  how the seconds of each stage are known, by field of Times, "network" or "host"
@@ -94,6 +98,7 @@ class Cost:
     memory: Memory
     network: Network
     pairs: Mapping[str, float] = field(default_factory=dict)
+    parts: Mapping[str, Shares] = field(default_factory=dict)
     sizes: tuple[float, ...] = ()
     is_barrier: bool = True
     provenance: Marks = field(default_factory=dict)
@@ -127,6 +132,8 @@ class Cost:
         self.check_fits(program)
         actions = program.actions
         seconds = self._seconds_by_stage()[actions.kind, actions.stage]
+        if (actions.segment >= 0).any():
+            self._cut_into_parts(program, seconds)
         seconds = seconds * self.covered(actions)
         self._add_copies(program, seconds)
         if not actions.joined.any():
@@ -194,6 +201,22 @@ class Cost:
         table[Kind.ONLOAD] = table[Kind.OFFLOAD]
         return table
 
+    def _cut_into_parts(self, program: Program, seconds: Seconds) -> None:
+        """A part of a layer takes its share of its stage; W is half attention, half experts."""
+        actions, times = program.actions, self.times
+        table = np.zeros((len(Kind), len(Part), self.stages))
+        forward, backward = (np.array(self.parts.get(kind, EVEN)) for kind in "FI")
+        table[Kind.F] = table[Kind.R] = np.outer(forward, times.forward)
+        table[Kind.R] = np.outer(forward, times.recompute)
+        table[Kind.I] = np.outer(backward, times.input_grad)
+        table[Kind.W] = np.outer((0.5, 0.0, 0.5, 0.0), times.weight_grad)
+        table[Kind.B] = table[Kind.I] + table[Kind.W]
+        layers = np.ones(self.stages)
+        np.maximum.at(layers, actions.stage, actions.segment // len(Part) + 1)
+        rows = np.flatnonzero(actions.segment >= 0)
+        stage, part = actions.stage[rows], actions.segment[rows] % len(Part)
+        seconds[rows] = table[actions.kind[rows], part, stage] / layers[stage]
+
     def _add_copies(self, program: Program, seconds: Seconds) -> None:
         """A send keeps its link busy for its bytes."""
         actions = program.actions
@@ -211,6 +234,11 @@ class Cost:
         first = int(program.first_of_slot[slot])
         one, other = (Kind(int(kind)).name for kind in program.actions.kind[first : first + 2])
         return self.pairs.get(one + other, self.pairs.get(other + one, 1.0))
+
+
+def sizes_of_parts(program: Program) -> tuple[float, ...]:
+    """The relative size of each microbatch where a method cuts them up; else none."""
+    return (1 / program.parts,) * program.microbatches if program.parts > 1 else ()
 
 
 def _in_common(actions: Actions, producer: Index, consumer: Index) -> tuple[Column, Column]:
@@ -233,6 +261,11 @@ def _check(cost: Cost) -> None:
         check_link(link, f"{source}-{destination}")
     for kinds, ratio in cost.pairs.items():
         check_number(ratio, f"pair {kinds}")
+    for kind, shares in cost.parts.items():
+        if kind not in ("F", "I") or len(shares) != len(Part):
+            raise InputError(f"parts of {kind}: F and I have shares of {len(Part)} parts")
+        for share in shares:
+            check_number(share, f"a part of {kind}")
     for microbatch, ratio in enumerate(cost.sizes):
         check_number(ratio, f"size of microbatch {microbatch}")
     check_marks(cost.provenance, cost.stages)

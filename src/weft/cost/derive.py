@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from weft.cost.blocks import Block, Product
-from weft.cost.cost import Cost, Link, Memory, Network, PerStage, Times
+from weft.cost.cost import Cost, Link, Memory, Network, PerStage, Times, sizes_of_parts
 from weft.cost.device import Device
 from weft.cost.layout import Layout, Storage, blocks_by_stage
 from weft.cost.provenance import Estimate, Marks, Provenance, total
@@ -50,6 +50,7 @@ def derive(
         memory=_memory(setting, graph, stages),
         network=_network(setting, graph, placement),
         pairs=_pairs(setting, stages, estimates),
+        sizes=sizes_of_parts(program) if isinstance(program, Program) else (),
         provenance=_marks(estimates),
     )
 

@@ -18,6 +18,7 @@ from weft.cost.checks import (
     check_number,
     check_positive,
     check_text,
+    quoted,
 )
 from weft.cost.cost import Link
 from weft.cost.mapping import as_mapping, keyword_arguments
@@ -119,7 +120,7 @@ def _known(provenance: Provenance, *points: Point) -> Provenance:
 
 def _points(rows: object, name: str) -> tuple[Point, ...]:
     if not isinstance(rows, list | tuple):
-        raise InputError(f"{name} is {rows}; it must be a list of points")
+        raise InputError(f"{name} is {quoted(rows)}; it must be a list of points")
     return tuple(
         Point(**keyword_arguments(Point, row, f"{name}, point {index}"))
         for index, row in enumerate(rows)

@@ -12,6 +12,9 @@ from dataclasses import MISSING, fields
 from difflib import get_close_matches
 from typing import Any, TypeVar
 
+import numpy as np
+
+from weft.cost.checks import quoted
 from weft.errors import InputError
 
 Preset = TypeVar("Preset")
@@ -20,11 +23,11 @@ Preset = TypeVar("Preset")
 def keyword_arguments(kind: type, mapping: object, name: str) -> dict[str, Any]:
     """What to call a dataclass with; InputError for a key that it lacks or needs."""
     if not isinstance(mapping, Mapping):
-        raise InputError(f"{name} is {mapping}; it must be keys and values")
+        raise InputError(f"{name} is {quoted(mapping)}; it must be keys and values")
     known = {field.name.removeprefix("is_"): field for field in fields(kind)}
     for key in mapping:
         if key not in known:
-            raise InputError(f"{name}: unknown key {key!r}{_hint(str(key), list(known))}")
+            raise InputError(f"{name}: unknown key {quoted(key)}{_hint(str(key), list(known))}")
     for key, field in known.items():
         is_needed = field.default is MISSING and field.default_factory is MISSING
         if is_needed and key not in mapping:
@@ -45,13 +48,15 @@ def as_mapping(thing: Any) -> dict[str, object]:
 def named(presets: Mapping[str, Preset], name: str, what: str) -> Preset:
     """The preset of a name; InputError with the nearest there is."""
     if name not in presets:
-        raise InputError(f"no {what} is named {name!r}{_hint(name, list(presets))}")
+        raise InputError(f"no {what} is named {quoted(name)}{_hint(name, list(presets))}")
     return presets[name]
 
 
 def _plain(value: object) -> object:
     if isinstance(value, tuple):
         return [_plain(item) for item in value]
+    if isinstance(value, np.generic):
+        return value.item()
     return as_mapping(value) if hasattr(value, "__dataclass_fields__") else value
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from weft.cost.cost import Cost, Link, Memory, Network, PerStage, Times
+from weft.cost.cost import Cost, Link, Memory, Network, PerStage, Shares, Times, sizes_of_parts
 from weft.errors import InputError
 from weft.ir.graph import Backward, Graph
 from weft.ir.program import Program
@@ -53,16 +53,34 @@ class Share:
             ),
             network=Network(message=(0.0,) * len(graph.edges), default=Link(latency=self.lag)),
             pairs=self._pairs(),
-            sizes=(1 / program.parts,) * program.microbatches if program.parts > 1 else (),
+            parts=self._parts(),
+            sizes=sizes_of_parts(program),
         )
 
-    def _pairs(self) -> dict[str, float]:
+    def _parts(self) -> dict[str, Shares]:
+        """What a pair saves is communication, half of it in F, half in I; the rest is computed."""
         if self.pair is None:
             return {}
-        both = self.forward + self.backward
-        if both <= 0:
+        hidden = max(0.0, self.forward + self.backward - self.pair) / 2
+        parts = {}
+        for kind, seconds in (("F", self.forward), ("I", self.input_grad)):
+            moved = min(1.0, hidden / seconds) / 2
+            parts[kind] = (0.5 - moved, moved, 0.5 - moved, moved)
+        return parts
+
+    def _pairs(self) -> dict[str, float]:
+        """What overlapping saves in a pair of F and B, it saves in every pair: each hides the
+        other's communication, which is as long forward as backward."""
+        if self.pair is None:
+            return {}
+        saved = self.forward + self.backward - self.pair
+        seconds = {"F": self.forward, "B": self.backward, "I": self.input_grad}
+        if min(seconds.values()) <= 0:
             raise InputError("a pair costs time only where forward and backward do")
-        return {"BF": self.pair / both}
+        return {
+            kinds: max(0.0, 1 - saved / sum(seconds[kind] for kind in kinds))
+            for kinds in ("BF", "FI", "FF", "BB", "II")
+        }
 
 
 def _scaled(value: float, weights: list[float]) -> PerStage:

@@ -1,7 +1,22 @@
 """Lowering: passes from Program to Program that add what an order of computations leaves out."""
 
+from weft.lower.experts import experts
+from weft.lower.offload import offload
+from weft.lower.recompute import recompute, recompute_early
 from weft.lower.split import split, split_late
 from weft.lower.updates import updates
 from weft.lower.wires import Messages, messages, unwired, wires
 
-__all__ = ["Messages", "messages", "split", "split_late", "unwired", "updates", "wires"]
+__all__ = [
+    "Messages",
+    "experts",
+    "messages",
+    "offload",
+    "recompute",
+    "recompute_early",
+    "split",
+    "split_late",
+    "unwired",
+    "updates",
+    "wires",
+]

@@ -9,6 +9,7 @@ from weft.schedules.grouped_gpipe import grouped_gpipe
 from weft.schedules.hanayo import hanayo
 from weft.schedules.interleaved_1f1b import interleaved_1f1b
 from weft.schedules.interleaved_zb1p import interleaved_zb1p
+from weft.schedules.kimi_k2 import kimi_k2
 from weft.schedules.kit.registry import Registry
 from weft.schedules.kit.schedule import Claims, Need, Refusal, Schedule, schedule
 from weft.schedules.kit.shape import Shape
@@ -44,6 +45,7 @@ REGISTRY = Registry(
         interleaved_zb1p,
         dualpipe,
         dualpipev,
+        kimi_k2,
         naive_async,
         pipedream,
         pipedream_2bw,
@@ -68,6 +70,7 @@ __all__ = [
     "hanayo",
     "interleaved_1f1b",
     "interleaved_zb1p",
+    "kimi_k2",
     "looped_bfs",
     "naive",
     "naive_async",

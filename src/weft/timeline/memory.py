@@ -161,12 +161,13 @@ def _deaths(program: Program) -> Index:
 
 
 def _segments(program: Program) -> NDArray[np.int64]:
-    """For each action, how many segments its stage is cut into; they share its bytes."""
-    if (program.actions.segment < 0).all():
+    """For each action, how many segments share the bytes of its stage; 1 for a whole one."""
+    segment = program.actions.segment
+    if (segment < 0).all():
         return np.ones(len(program), np.int64)
     pieces = np.ones(program.stages, np.int64)
-    np.maximum.at(pieces, program.actions.stage, program.actions.segment + 1)
-    return pieces[program.actions.stage]
+    np.maximum.at(pieces, program.actions.stage, segment + 1)
+    return np.where(segment >= 0, pieces[program.actions.stage], 1)
 
 
 def _activation_changes(program: Program, cost: Cost) -> list[_Change]:

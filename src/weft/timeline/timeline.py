@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from weft.cost import Cost
+from weft.cost import Cost, Provenance
 from weft.ir.actions import Column, Index
 from weft.ir.earliest import Seconds
 from weft.ir.program import Program
@@ -91,6 +91,18 @@ class Timeline:
             if stretch.cause.is_wire:
                 exposed[stretch.device] += stretch.seconds
         return exposed
+
+    @cached_property
+    def provenance(self) -> dict[Provenance, float]:
+        """How the seconds of all actions are known, the surest first, in shares of 1."""
+        if self.is_measured or not self.cost.provenance:
+            return {Provenance.MEASURED if self.is_measured else Provenance.GIVEN: 1.0}
+        in_slot = np.bincount(self.program.slot_of)[self.program.slot_of]
+        seconds = (self.end - self.start) / in_slot
+        marks = self.cost.provenance_of(self.program)
+        known = {mark: float(seconds[marks == mark].sum()) for mark in Provenance}
+        total = sum(known.values())
+        return {mark: part / total for mark, part in known.items() if part}
 
     @cached_property
     def critical_path(self) -> CriticalPath:

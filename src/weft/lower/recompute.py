@@ -1,0 +1,59 @@
+"""Recompute: F keeps its input only, and R runs it again before the backward.
+
+    gpipe               F0 F1 B0     B1
+    recomputed          F0 F1 R0|B0  R1|B1      R waits for the gradient, as B does
+    recomputed early    F0 F1 R0 B0  R1 B1      R may run before the gradient is there
+
+A backward that shares its slot with a forward has its R in front of that slot either way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+
+from weft.errors import InputError
+from weft.ir.actions import Action, Actions, Pair
+from weft.ir.kinds import Kind, Stream
+from weft.ir.program import Content, Lane, Program
+
+_BACKWARDS = (Kind.B, Kind.I)
+
+
+def recompute(program: Program, *, stages: Collection[int] | None = None) -> Program:
+    """These stages (or all) recomputed once the gradient is there."""
+    return _with_recomputation(program, stages, is_early=False)
+
+
+def recompute_early(program: Program, *, stages: Collection[int] | None = None) -> Program:
+    """These stages (or all) recomputed as soon as their device gets to it."""
+    return _with_recomputation(program, stages, is_early=True)
+
+
+def _with_recomputation(
+    program: Program, stages: Collection[int] | None, *, is_early: bool
+) -> Program:
+    chosen = frozenset(range(program.stages) if stages is None else stages)
+    if chosen - set(range(program.stages)):
+        raise InputError(f"{program.name} has stages 0 to {program.stages - 1}")
+    if (program.actions.kind == Kind.R).any() or program.period is not None:
+        raise InputError(f"{program.name} is recomputed already, or repeats")
+    lanes: dict[Lane, Content] = dict(program.contents())
+    for lane, actions in program.contents().items():
+        if lane.stream is Stream.COMPUTE:
+            lanes[lane] = list(_lane(actions, chosen, is_early=is_early))
+    return program.with_lanes(lanes)
+
+
+def _lane(actions: Actions, stages: frozenset[int], *, is_early: bool) -> Iterator[Action | Pair]:
+    for slot in actions.slots():
+        members = [slot] if isinstance(slot, Action) else list(slot)
+        again = [
+            member._replace(kind=Kind.R)
+            for member in members
+            if member.kind in _BACKWARDS and member.stage in stages
+        ]
+        if again and isinstance(slot, Action) and not is_early:
+            yield Pair(again[0], slot)
+        else:
+            yield from again
+            yield slot

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
 from tests.cli.running import refused, weft
-from weft.lower import updates, wires
+from weft.lower import unwired, updates, wires
 from weft.notation import from_json, read_program
 from weft.schedules import zbv
 from weft.timeline import Timeline
@@ -27,6 +28,41 @@ def test_lowered_programs_have_wires_and_updates(tmp_path: Path) -> None:
     path = tmp_path / "program"
     weft("export", "zbv", "--lower", "-o", str(path))
     assert read_program(path) == updates(wires(PROGRAM))
+
+
+def test_a_lowered_table_for_torch_is_proved(tmp_path: Path) -> None:
+    path = tmp_path / "zbv.csv"
+    weft("export", "zbv", "--lower", "--format", "torch-csv", "-o", str(path))
+    assert unwired(read_program(path)) == PROGRAM
+    assert weft("verify", str(path)).exit_code == 0
+
+
+@pytest.mark.parametrize("lower", [[], ["--lower"]], ids=["plain", "lowered"])
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("chimera", "no second pipe"),
+        ("chimera --variant doubling", "no second pipe, no action over several microbatches"),
+        ("gpipe --variant recompute", "no recomputation"),
+        ("pipedream", "no program that repeats, no weight versions"),
+        ("1f1b --graph two-tower:2", "no graph that branches"),
+    ],
+)
+def test_what_torch_cannot_express_is_told(name: str, words: str, lower: list[str]) -> None:
+    refused(weft("export", *name.split(), "--format", "torch-csv", *lower), words)
+
+
+def test_a_program_that_repeats_is_lowered_as_it_stands(tmp_path: Path) -> None:
+    path = tmp_path / "program"
+    assert weft("export", "pipedream", "--lower", "-o", str(path)).exit_code == 0
+    program = read_program(path)
+    assert program.period is not None
+    assert any(lane.channel for lane in program.lanes)
+
+
+def test_a_trace_has_a_slice_for_each_action() -> None:
+    trace = json.loads(weft("export", "zbv", "--format", "perfetto").stdout)
+    assert sum(event["ph"] == "X" for event in trace["traceEvents"]) == len(PROGRAM)
 
 
 def test_timelines_read_back() -> None:

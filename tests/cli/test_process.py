@@ -104,8 +104,34 @@ def test_examples_in_the_help_print_what_they_show(command: str) -> None:
                 assert line in printed
 
 
-def test_schedule_names_complete_in_the_shell() -> None:
-    completed = process(
-        env={"_WEFT_COMPLETE": "bash_complete", "COMP_WORDS": "weft draw zb", "COMP_CWORD": "2"}
+@pytest.mark.parametrize("command", ["draw", "simulate", "compare", "verify"])
+def test_options_stand_under_headings(command: str) -> None:
+    told = weft(command, "--help").stdout
+    options, units, machine = (
+        told.index(heading)
+        for heading in (
+            "\nOptions:\n",
+            "\nCosts in units, or from a file:\n",
+            "\nCosts of a model on a device:\n",
+        )
     )
-    assert completed.stdout.split() == ["plain,zb-h1", "plain,zb-h2", "plain,zbv"]
+    assert options < told.index("--devices") < units < told.index("--lag SECONDS") < machine
+    assert machine < told.index("--model NAME|FILE") < told.index("--state-bytes")
+
+
+@pytest.mark.parametrize(
+    ("words", "names"),
+    [
+        ("weft draw zb", ["zb-h1", "zb-h2", "zbv"]),
+        ("weft draw 1f1b --model gpt-1", ["gpt-1.5b", "gpt-14.6b", "gpt-145.6b", "gpt-1008b"]),
+        ("weft draw 1f1b --device h", ["h100", "h200", "h800"]),
+        ("weft list mod", ["models"]),
+        ("weft list devices a", ["a100"]),
+    ],
+)
+def test_names_complete_in_the_shell(words: str, names: list[str]) -> None:
+    last = str(len(words.split()) - 1)
+    completed = process(
+        env={"_WEFT_COMPLETE": "bash_complete", "COMP_WORDS": words, "COMP_CWORD": last}
+    )
+    assert completed.stdout.split() == [f"plain,{name}" for name in names]

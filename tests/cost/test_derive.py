@@ -104,6 +104,17 @@ def test_a_frozen_stage_learns_nothing() -> None:
     assert all(size > 0 for size in cost.memory.weights)
 
 
+def test_parts_of_a_microbatch_cost_their_part() -> None:
+    chimera = REGISTRY["chimera"]
+    whole, halves = (
+        derive(chimera(devices=4, microbatches=8, variant=variant), GPT, H100)
+        for variant in ("", "halving")
+    )
+    assert whole.sizes == ()
+    assert halves.sizes == (0.5,) * 16
+    assert whole.times == halves.times
+
+
 # the network
 
 

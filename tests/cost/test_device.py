@@ -81,7 +81,7 @@ def test_only_the_devices_that_were_measured_say_so() -> None:
         ({"peak": -1.0}, "peak is -1.0; it must be a number, not negative"),
         ({"peak": math.inf}, "peak is inf"),
         ({"bandwidth": math.nan}, "bandwidth is nan"),
-        ({"memory": "80GB"}, "memory is 80GB"),
+        ({"memory": "80GB"}, "memory is '80GB'"),
         ({"per_node": 0}, "per_node is 0"),
         ({"far": {"bandwith": 1}}, "far: unknown key 'bandwith'; did you mean 'bandwidth'"),
         ({"near": 5}, "near is 5; it must be keys and values"),

@@ -40,7 +40,7 @@ def test_what_is_left_out_follows_from_the_rest() -> None:
         ({"heads": 2.0}, "heads is 2.0; it must be a whole number"),
         ({"heads": None}, "heads is None"),
         ({"sequence": math.nan}, "sequence is nan"),
-        ({"vocabulary": "many"}, "vocabulary is many"),
+        ({"vocabulary": "many"}, "vocabulary is 'many'"),
         ({"microbatch": True}, "microbatch is True"),
         ({"gated": 1}, "gated is 1; it must be true or false"),
         ({"source": 1}, "source is 1; it must be a text"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from weft.cost import Share
+from weft.draw.bands import devices
 from weft.draw.grid import IDLE, Cell, cells, fit
 from weft.schedules import REGISTRY, one_f_one_b
 from weft.simulate import simulate
@@ -18,7 +19,7 @@ def timeline(name: str = "1f1b", share: Share | None = None) -> Timeline:
 
 def widths(drawn: Timeline, room: int, widest: int) -> list[set[int]]:
     """The widths of the first device's cells of equal length, shortest first."""
-    row = fit(drawn, room=room, widest=widest).rows(drawn)[0]
+    row = fit(drawn, room=room, widest=widest).rows(drawn, devices(drawn.program))[0]
     first = drawn.program.first_of_slot
     found: dict[float, set[int]] = {}
     for cell in cells(row):
@@ -55,7 +56,7 @@ def test_a_grid_keeps_to_its_room(name: str, room: int) -> None:
 def test_columns_add_up_to_the_work_of_each_device() -> None:
     drawn = timeline("zbv")
     grid = fit(drawn, room=200, widest=9)
-    for device, row in enumerate(grid.rows(drawn)):
+    for device, row in enumerate(grid.rows(drawn, devices(drawn.program))):
         busy = sum(cell.width for cell in cells(row) if cell.slot != IDLE)
         assert busy / grid.per_second == pytest.approx(drawn.device_work[device])
 
@@ -63,7 +64,7 @@ def test_columns_add_up_to_the_work_of_each_device() -> None:
 def test_a_row_is_read_as_cells() -> None:
     drawn = simulate(one_f_one_b(devices=2, microbatches=1))
     grid = fit(drawn, room=6, widest=9)
-    assert [cells(row) for row in grid.rows(drawn)] == [
+    assert [cells(row) for row in grid.rows(drawn, devices(drawn.program))] == [
         [Cell(0, 1), Cell(IDLE, 3), Cell(1, 2)],
         [Cell(IDLE, 1), Cell(2, 1), Cell(3, 2), Cell(IDLE, 2)],
     ]

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from rich.cells import cell_len
 from rich.color import Color
 from rich.style import Style
 from rich.text import Text
 
-from weft.cost import Share
+from weft.cost import Provenance, Share
 from weft.draw import coloured, plain
 from weft.draw.marks import Mark
 from weft.draw.palette import colour
@@ -55,8 +57,26 @@ FF' forward   BB' backward   II' input gradient
 WW' weight gradient   F|B in one slot   . idle"""
 
 
+SMALL = """\
+1f1b: 2 devices, 2 microbatches
+0 F0 F1 ......B0    ...B1    |
+1 ...F0 B0    F1 B1    ......|
+  |0          |20 ms
+time 45 ms   bubble wall 33.3%
+bubble span 33.3%   peak 2 in flight
+memory 3 bytes
+F forward   B backward   . idle"""
+
+
 def test_1f1b() -> None:
     assert plain(timeline("1f1b", 3, 4), width=80) == ONE_F_ONE_B
+
+
+def test_times_in_seconds_have_a_unit() -> None:
+    program = one_f_one_b(devices=2, microbatches=2)
+    cost = Share(5e-3, 5e-3, 5e-3).cost(program)
+    known = replace(cost, provenance={"forward": (Provenance.MEASURED,) * 2})
+    assert plain(simulate(program, known), width=40) == SMALL
 
 
 def test_two_stages_on_a_device() -> None:

@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn, SearchStrategy
 
-from weft.cost import Cost, Link, Memory, Network, Times
+from weft.cost import (
+    Cost,
+    Device,
+    Link,
+    Memory,
+    Network,
+    Point,
+    Provenance,
+    Times,
+    Transformer,
+)
+from weft.cost.provenance import NAMES
 from weft.ir.actions import Action, Pair
 from weft.ir.graph import Backward, Graph, Stage
 from weft.ir.kinds import EDGE_END, Direction, Kind, Stream
@@ -115,6 +126,7 @@ def costs(draw: DrawFn) -> Cost:
     link = st.builds(Link, amounts, limit)
     ends = st.tuples(few, few)
     kinds = st.sampled_from(["BF", "FI", "FF"])
+    marks = st.tuples(*[st.sampled_from(Provenance)] * stages)
     return Cost(
         times=draw(st.builds(Times, *[per_stage] * 6)),
         memory=draw(st.builds(Memory, *[per_stage] * 5, limit, limit)),
@@ -128,6 +140,67 @@ def costs(draw: DrawFn) -> Cost:
             )
         ),
         pairs=draw(st.dictionaries(kinds, amounts)),
+        parts=draw(st.dictionaries(st.sampled_from("FI"), st.tuples(*[amounts] * 4))),
         sizes=draw(st.lists(amounts, max_size=3).map(tuple)),
         is_barrier=draw(st.booleans()),
+        provenance=draw(st.dictionaries(st.sampled_from(NAMES), marks)),
+    )
+
+
+@st.composite
+def models(draw: DrawFn) -> Transformer:
+    some = st.integers(1, 9)
+    latents = st.fixed_dictionaries({"kv_rank": some, "query_rank": few, "rope_dim": few})
+    experts = st.fixed_dictionaries(
+        {
+            "experts": st.integers(2, 9),
+            "top_k": st.integers(1, 2),
+            "shared_experts": few,
+            "expert_ffn": some,
+            "expert_nodes": few,
+            "dense_layers": st.integers(0, 1),
+        }
+    )
+    optional: dict[str, SearchStrategy[Any]] = {
+        "microbatch": some,
+        "head_dim": some,
+        "is_gated": st.booleans(),
+        "is_tied": st.booleans(),
+        "is_causal": st.booleans(),
+        "value_bytes": some,
+        "source": names,
+    }
+    kv_heads = draw(st.integers(1, 3))
+    others: dict[str, Any] = draw(st.fixed_dictionaries({}, optional=optional))
+    return Transformer(
+        layers=draw(some),
+        hidden=12 * draw(some),
+        heads=2 * kv_heads,
+        kv_heads=kv_heads,
+        ffn=draw(some),
+        vocabulary=draw(some),
+        sequence=draw(some),
+        **others | draw(latents | st.just({})) | draw(experts | st.just({})),
+    )
+
+
+@st.composite
+def devices(draw: DrawFn) -> Device:
+    positive = st.floats(1e-3, 1e20)
+    limit = st.just(float("inf")) | positive
+    link = st.builds(Link, amounts, limit)
+    point = st.builds(Point, positive, st.floats(0.01, 1), st.booleans())
+    points = st.lists(point, max_size=3, unique_by=lambda each: each.flops)
+    table = points.map(lambda given: tuple(sorted(given, key=lambda each: each.flops)))
+    return Device(
+        peak=draw(positive),
+        bandwidth=draw(limit),
+        memory=draw(limit),
+        host=draw(link),
+        near=draw(link),
+        far=draw(link),
+        per_node=draw(st.integers(1, 9)),
+        matmul=draw(table),
+        attention=draw(table),
+        source=draw(names),
     )

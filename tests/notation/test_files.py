@@ -5,10 +5,13 @@ from pathlib import Path
 import pytest
 
 from tests.notation.examples import one_f_one_b
+from weft.cost import DEVICES, MODELS
 from weft.errors import NotationError
 from weft.notation import (
     read_cost,
+    read_device,
     read_graph,
+    read_model,
     read_program,
     read_timeline,
     to_json,
@@ -48,6 +51,18 @@ def test_costs_timelines_and_graphs_are_read(tmp_path: Path) -> None:
     assert read_timeline(path).makespan == TIMELINE.makespan
     path.write_text('{"stages": 2}')
     assert len(read_graph(path)[0]) == 2
+
+
+def test_models_and_devices_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "some.json"
+    path.write_text(to_json(MODELS["kimi-k2"]))
+    assert read_model(path) == MODELS["kimi-k2"]
+    with pytest.raises(NotationError, match="a model, not a device"):
+        read_device(path)
+    path.write_text(to_json(DEVICES["h800"]))
+    assert read_device(str(path)) == DEVICES["h800"]
+    with pytest.raises(NotationError, match="a device, not a model"):
+        read_model(path)
 
 
 def test_one_document_is_not_taken_for_another(tmp_path: Path) -> None:

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 
 from tests.notation.examples import one_f_one_b, two_pipes
-from tests.notation.strategies import costs, programs
-from weft.cost import Cost
+from tests.notation.strategies import costs, devices, models, programs
+from weft.cost import DEVICES, MODELS, Cost, Device, Provenance, Transformer, derive
 from weft.errors import NotationError
 from weft.ir.program import Program
 from weft.notation import from_json, to_json
@@ -19,6 +19,8 @@ from weft.timeline import Timeline
 PROGRAM = json.loads(to_json(one_f_one_b(devices=2, microbatches=2)))
 WIRED = json.loads(to_json(two_pipes()))
 TIMELINE = json.loads(to_json(simulate(one_f_one_b(devices=2, microbatches=2))))
+MODEL = json.loads(to_json(MODELS["deepseek-v3"]))
+DEVICE = json.loads(to_json(DEVICES["h200"]))
 COST = {"format": "weft.cost", "version": 1, "stages": [{"forward": 1}, {"forward": 2}]}
 
 PERIOD = {"microbatches": 2, "versions": 1, "repeats": 1}
@@ -75,6 +77,46 @@ def test_every_program_comes_back(program: Program) -> None:
 @given(costs())
 def test_every_cost_comes_back(cost: Cost) -> None:
     assert from_json(to_json(cost)) == cost
+
+
+@settings(max_examples=60, deadline=None)
+@given(models() | devices())
+def test_every_model_and_device_comes_back(described: Transformer | Device) -> None:
+    assert from_json(to_json(described)) == described
+
+
+@pytest.mark.parametrize("described", [*MODELS.values(), *DEVICES.values()])
+def test_every_preset_comes_back(described: Transformer | Device) -> None:
+    assert from_json(to_json(described)) == described
+
+
+def test_a_model_and_a_device_are_their_fields() -> None:
+    small = Transformer(
+        layers=2, hidden=8, heads=2, ffn=32, vocabulary=9, sequence=4, is_gated=False
+    )
+    assert json.loads(to_json(small)) == {
+        **{"format": "weft.model", "version": 1, "layers": 2, "hidden": 8, "heads": 2, "ffn": 32},
+        **{"vocabulary": 9, "sequence": 4, "kv_heads": 2, "head_dim": 4, "gated": False},
+    }
+    assert json.loads(to_json(Device(peak=1e12))) == {
+        "format": "weft.device",
+        "version": 1,
+        "peak": 1e12,
+    }
+
+
+def test_a_number_of_numpys_is_written_as_any_other() -> None:
+    assert from_json(to_json(Device(peak=np.int64(8)))) == Device(peak=8)  # type: ignore[arg-type]
+
+
+def test_a_derived_cost_keeps_its_provenance() -> None:
+    cost = derive(one_f_one_b(devices=4, microbatches=8), MODELS["gpt-cpu"], DEVICES["cpu"])
+    back = from_json(to_json(cost))
+    assert back == cost
+    assert isinstance(back, Cost)
+    assert set(back.provenance["weight_grad"]) == {Provenance.INTERPOLATED}
+    assert set(back.provenance["network"]) == {Provenance.DERIVED}
+    assert "provenance" not in TIMELINE["cost"]
 
 
 def test_a_timeline_comes_back() -> None:
@@ -283,9 +325,27 @@ def test_a_period_cuts_lanes_between_slots() -> None:
         ("links", [{"from": 0, "to": 1}] * 2, "links[1]: the link from 0 to 1 stands twice"),
         ("pairs", {"FX": 1}, "'FX' is no pair"),
         ("pairs", {"FB": 1, "BF": 1}, "the pair BF stands twice"),
+        ("parts", {"W": [1, 1, 1, 1]}, "parts: 'W' is no key here; known are F, I"),
+        ("parts", {"F": [1, 1, 1]}, "parts.F: 3 items where 4 belong"),
+        ("parts", {"I": [1, 1, 1, "1"]}, "parts.I[3]: '1' where a number belongs"),
+        ("parts", {"I": [1, 1, 1, -1]}, "a part of I is -1.0"),
         ("sizes", [1, "1"], "sizes[1]: '1'"),
         ("barrier", 1, "barrier: 1"),
         ("capacity", -1, "capacity is -1.0"),
+        ("provenance", [], "provenance: a list where an object belongs"),
+        (
+            "provenance",
+            {"forwards": []},
+            "provenance: 'forwards' is no key here; known are forward",
+        ),
+        ("provenance", {"forward": "derived"}, "provenance.forward: 'derived' where a list"),
+        ("provenance", {"forward": ["derived"]}, "provenance.forward: 1 items where 2 belong"),
+        ("provenance", {"host": ["derived", 1]}, "provenance.host[1]: 1 where a text belongs"),
+        (
+            "provenance",
+            {"update": ["derived", "guessed"]},
+            "provenance.update[1]: 'guessed' where one of given, measured, interpolated, derived",
+        ),
     ],
 )
 def test_what_no_cost_holds_is_refused_by_path(path: str, value: object, reason: str) -> None:
@@ -313,3 +373,55 @@ def test_a_number_beyond_all_floats_is_refused() -> None:
 )
 def test_what_no_timeline_holds_is_refused_by_path(path: str, value: object, reason: str) -> None:
     assert reason in refusal_of(changed(TIMELINE, path, value)).reason
+
+
+@pytest.mark.parametrize(
+    ("document", "path", "value", "reason"),
+    [
+        (MODEL, "version", 2, "version: 2"),
+        (MODEL, "layers", ..., "model: the key 'layers' is missing"),
+        (MODEL, "layer", 3, "model: unknown key 'layer'; did you mean 'layers'?"),
+        (MODEL, "layers", 0, "layers is 0; it must be a whole number from 1"),
+        (MODEL, "layers", 61.0, "layers is 61.0"),
+        (MODEL, "layers", "\x1b[2J", "layers is '\\x1b[2J'"),
+        (MODEL, "layers", "9" * 99, "layers is '999999999999999999999999999999999999...;"),
+        (
+            MODEL,
+            "layers",
+            10**400,
+            "layers: 1000000000000000000000000000000000000... where a finite",
+        ),
+        (MODEL, "gated", 1, "gated is 1; it must be true or false"),
+        (MODEL, "top_k", 999, "top_k is 999; a token goes to 1 to 256 experts"),
+        (MODEL, "source", "\ud800", "source: '\\ud800' where a text belongs"),
+        (MODEL, "hidden", [[[1]]], "hidden[0][0]: a list where a plain value belongs"),
+        (DEVICE, "peak", ..., "device: the key 'peak' is missing"),
+        (DEVICE, "peak", -1, "peak is -1"),
+        (DEVICE, "memory", None, "memory is None"),
+        (DEVICE, "bandwidth", 10**400, "where a finite number belongs"),
+        (DEVICE, "near", 3, "near is 3; it must be keys and values"),
+        (DEVICE, "near.bandwith", 1, "near: unknown key 'bandwith'; did you mean 'bandwidth'?"),
+        (DEVICE, "near.latency", "fast", "latency of link near is 'fast'"),
+        (DEVICE, "matmul", {}, "matmul is {}; it must be a list of points"),
+        (DEVICE, "matmul.1.fraction", 2, "matmul, point 1: fraction is 2; 1 is the peak"),
+        (DEVICE, "matmul.1.flops", [], "matmul[1].flops: a list where a plain value belongs"),
+        (DEVICE, "matmul.0", ["x"], "matmul, point 0 is ['x']"),
+        (DEVICE, "matmul.1.flops", 1, "matmul: points stand in order of their flops"),
+    ],
+)
+def test_what_no_model_or_device_holds_is_refused(
+    document: dict[str, Any], path: str, value: object, reason: str
+) -> None:
+    assert reason in refusal_of(changed(document, path, value)).reason
+
+
+@pytest.mark.parametrize("number", ["NaN", "Infinity", "1e999"])
+@pytest.mark.parametrize("key", ["peak", "memory"])
+def test_a_device_has_finite_numbers(key: str, number: str) -> None:
+    text = json.dumps({**DEVICE, key: "here"}).replace('"here"', number)
+    assert "number" in refusal_of(text).reason
+
+
+def test_half_a_model_is_refused_by_its_line() -> None:
+    text = to_json(MODELS["kimi-k2"])
+    assert refusal_of(text[: len(text) // 2]).line == text.count("\n", 0, len(text) // 2) + 1

@@ -8,7 +8,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from weft.cost import Link, Share
+from weft.cost import Link, Provenance, Share
 from weft.ir.actions import Action
 from weft.ir.earliest import earliest
 from weft.ir.graph import Graph
@@ -210,3 +210,31 @@ def test_offloaded_state_leaves_the_device() -> None:
     # F0 ends at 1, its state is away at 2 and comes back at once: 3 saved and 1 of weights.
     assert curve.at(1.5) == 3
     assert curve.peak == 4
+
+
+# provenance
+
+
+def test_seconds_are_shared_out_by_how_they_are_known() -> None:
+    program = one_f_one_b(devices=2, microbatches=4)
+    plain = Share(forward=2, input_grad=1, weight_grad=1).cost(program)
+    assert simulate(program, plain).provenance == {Provenance.GIVEN: 1.0}
+    marks = {
+        "forward": (Provenance.MEASURED, Provenance.DERIVED),
+        "weight_grad": (Provenance.GIVEN, Provenance.INTERPOLATED),
+    }
+    timeline = simulate(program, replace(plain, provenance=marks))
+    assert timeline.provenance == dict.fromkeys(Provenance, 0.25)
+    assert list(timeline.provenance) == list(Provenance)
+    assert replace(timeline, is_measured=True).provenance == {Provenance.MEASURED: 1.0}
+
+
+def test_both_actions_of_a_pair_share_its_seconds() -> None:
+    program = REGISTRY["dualpipe"](devices=4, microbatches=8)
+    cost = Share(pair=2.0).cost(program)
+    marks = {"forward": (Provenance.MEASURED,) * 4}
+    shares = simulate(program, replace(cost, provenance=marks)).provenance
+    pairs = int(program.actions.joined.sum())
+    alone = 4 * 8 - pairs  # forwards
+    work = simulate(program, cost).device_work.sum()
+    assert shares[Provenance.MEASURED] == pytest.approx((alone + pairs * 2.0 / 2) / work)

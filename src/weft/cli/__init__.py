@@ -9,12 +9,12 @@ from weft import __version__
 from weft.cli.group import Group
 
 COMMANDS = {
-    "list": "Every schedule, or all about one of them.",
+    "list": "Schedules, models and devices, or all about one.",
     "draw": "A schedule as a timeline in the terminal.",
     "compare": "All schedules at one shape, ranked.",
     "simulate": "Time, bubbles and memory of one schedule.",
     "verify": "Prove a program, or list every rule that it breaks.",
-    "export": "A program or its timeline as text, JSON or CSV.",
+    "export": "A program or its timeline as text, JSON, CSV or a trace.",
 }
 
 main = click.version_option(__version__, message="weft %(version)s")(Group(COMMANDS))

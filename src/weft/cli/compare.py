@@ -2,35 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import NamedTuple
 
 import click
 
+from weft.cli.capacity import is_fitting
 from weft.cli.figures import figures
+from weft.cli.help import Sectioned
 from weft.cli.options import Prices, Sizes, as_json, priced, schedule_names, sized
-from weft.cli.output import show, show_json, table
+from weft.cli.output import facts, show, show_json, table
 from weft.cli.progress import with_progress
-from weft.cli.requests import cost_of, pricing_of, proved, shape_of
-from weft.cost import Cost, Share
+from weft.cli.requests import Pricing, cost_of, pricing_of, proved, shape_of, speed_of
 from weft.draw.caption import number, percent
+from weft.draw.units import BYTES, NONE, SECONDS, Unit, fitting, is_physical
 from weft.errors import InputError, ProgramError
 from weft.schedules import REGISTRY, Schedule, Shape
 from weft.timeline import Bubble
 
 LOOPS = 2  # stages per device where a schedule takes any number: fewer would be no loop
 
-COLUMNS = ("", "schedule", "K", "time", "wall", "span", "peak", "copies", "messages", "depth")
-NOTE = """\
-K       stages on each device; -k sets it for schedules that loop
-wall    bubble with a barrier between steps; span: where steps overlap
-peak    most microbatches in flight on a device, in shares of a device
-copies  of the weights
-depth   least depth of channels whose sends block"""
 
-
-@click.command("compare")
+@click.command("compare", cls=Sectioned)
 @click.argument("names", nargs=-1, metavar="[NAME]...", shell_complete=schedule_names)
 @sized
 @priced
@@ -41,9 +35,11 @@ def command(names: tuple[str, ...], sizes: Sizes, prices: Prices, is_json: bool)
     \b
       $ weft compare -d 4 -n 8
       $ weft compare 1f1b zbv dualpipev -d 8 -n 32 --lag 0.1
+      $ weft compare -d 8 -n 24 --model gpt-6.2b --device a100
 
-    Ranked by time, then by peak. Schedules that take any number of stages on a device get two,
-    or as many as -k says. Those that refuse the shape follow with the reason.
+    Ranked by time, then by peak; what needs more memory than a device has comes last.
+    Schedules that take any number of stages on a device get two, or as many as -k says. Those
+    that refuse the shape follow with the reason.
     """
     schedules = [REGISTRY[name] for name in dict.fromkeys(names)] or list(REGISTRY)
     entries = list(_entries(schedules, sizes))
@@ -72,13 +68,21 @@ class Entry(NamedTuple):
 
 
 class Row(NamedTuple):
-    """What a schedule achieves; `described` holds all its figures."""
+    """What a schedule achieves; `described` holds all its figures.
+
+    is_physical  whether its times are seconds
+    is_fitting   whether the memory of a device suffices; None where that has no limit
+    """
 
     name: str
     variant: str
     stages_per_device: int
     time: float
     peak: float
+    memory: float
+    is_physical: bool
+    is_fitting: bool | None
+    mfu: float | None
     weight_copies: float
     bubble: Bubble
     described: dict[str, object]
@@ -106,7 +110,7 @@ def _entries(schedules: Iterable[Schedule], sizes: Sizes) -> Iterator[Entry]:
             yield Entry(schedule, shape_of(schedule, replace(own, variant=variant)))
 
 
-def _result(entry: Entry, pricing: Cost | Share) -> Row | Refused:
+def _result(entry: Entry, pricing: Pricing) -> Row | Refused:
     schedule, shape = entry
     refusal = schedule.accepts(shape)
     if refusal is not None:
@@ -119,30 +123,89 @@ def _result(entry: Entry, pricing: Cost | Share) -> Row | Refused:
         return Refused(schedule.name, shape.variant, str(error.findings[0]))
     except InputError as error:
         return Refused(schedule.name, shape.variant, str(error))
+    speed = speed_of(timeline, pricing)
     return Row(
         name=schedule.name,
         variant=shape.variant,
         stages_per_device=shape.stages_per_device,
         time=timeline.makespan,
         peak=max(timeline.peak_activations),
+        memory=max(timeline.memory.peaks),
+        is_physical=is_physical(timeline),
+        is_fitting=is_fitting(timeline),
+        mfu=speed.mfu if speed else None,
         weight_copies=program.placement.weight_copies,
         bubble=timeline.bubble,
         described={
             "variant": shape.variant,
             "stages_per_device": shape.stages_per_device,
-            **figures(timeline, proof),
+            **figures(timeline, proof, speed=speed),
         },
     )
 
 
-def _rank(row: Row) -> tuple[float, float]:
-    """Time first, as far as sums of floats can tell it; ties keep the registry's order."""
-    return float(f"{row.time:.9g}"), row.peak
+def _rank(row: Row) -> tuple[bool, float, float]:
+    """What fits first; time as far as sums of floats can tell it; ties as in the registry."""
+    return row.is_fitting is False, float(f"{row.time:.9g}"), row.peak
+
+
+class Column(NamedTuple):
+    """What a column is called, what it says of a row, and what that means."""
+
+    heading: str
+    cell: Callable[[Row], str]
+    note: str = ""
+
+
+def _columns(rows: list[Row]) -> list[Column]:
+    """The columns in which these rows have something to say."""
+    looped = "stages on each device; -k sets it for schedules that loop"
+    in_flight = "most microbatches in flight on a device, in shares of a device"
+    blocking = "least depth of channels whose sends block"
+    return [
+        Column("schedule", _title),
+        Column("K", lambda row: str(row.stages_per_device), looped),
+        *_time_columns(rows),
+        Column("peak", lambda row: number(row.peak), in_flight),
+        *_memory_columns(rows),
+        Column("copies", lambda row: number(row.weight_copies), "of the weights"),
+        Column("messages", lambda row: str(row.described["messages"])),
+        Column("depth", lambda row: str(row.described["channel_depth"]), blocking),
+    ]
+
+
+def _time_columns(rows: list[Row]) -> Iterator[Column]:
+    unit = fitting(max(row.time for row in rows), SECONDS) if rows[0].is_physical else NONE
+    yield Column(_in("time", unit), lambda row: unit.number(row.time))
+    yield Column(
+        "wall", lambda row: percent(row.bubble.wall), "bubble with a barrier between steps"
+    )
+    yield Column("span", lambda row: percent(row.bubble.span), "bubble where steps overlap")
+    if any(row.mfu is not None for row in rows):
+        note = "FLOPs of the model, of what all devices can do in that time"
+        yield Column("MFU", lambda row: "-" if row.mfu is None else percent(row.mfu), note)
+
+
+def _memory_columns(rows: list[Row]) -> Iterator[Column]:
+    has_limit = rows[0].is_fitting is not None
+    unit = fitting(max(row.memory for row in rows), BYTES)
+    if rows[0].is_physical or has_limit:
+        note = "most that a device holds"
+        yield Column(_in("memory", unit), lambda row: unit.number(row.memory), note)
+    if has_limit:
+        note = "whether it has as much"
+        yield Column("fits", lambda row: "yes" if row.is_fitting else "no", note)
+
+
+def _in(heading: str, unit: Unit) -> str:
+    return f"{heading}, {unit.name}" if unit.name else heading
 
 
 def _show(rows: list[Row], refusals: list[Refused]) -> None:
-    show(table(COLUMNS, [_cells(rank, row) for rank, row in enumerate(rows, start=1)]))
-    show("", NOTE)
+    columns = list(_columns(rows))
+    cells = [[str(rank), *(c.cell(row) for c in columns)] for rank, row in enumerate(rows, start=1)]
+    show(table(["", *(column.heading for column in columns)], cells))
+    show("", facts([(column.heading, column.note) for column in columns if column.note]))
     if refusals:
         why = [(_title(refusal), refusal.reason) for refusal in refusals]
         show("", "Not at this shape:", table(("schedule", "why"), why))
@@ -150,18 +213,3 @@ def _show(rows: list[Row], refusals: list[Refused]) -> None:
 
 def _title(row: Row | Refused) -> str:
     return f"{row.name} ({row.variant})" if row.variant else row.name
-
-
-def _cells(rank: int, row: Row) -> list[str]:
-    return [
-        str(rank),
-        _title(row),
-        str(row.stages_per_device),
-        number(row.time),
-        percent(row.bubble.wall),
-        percent(row.bubble.span),
-        number(row.peak),
-        number(row.weight_copies),
-        str(row.described["messages"]),
-        str(row.described["channel_depth"]),
-    ]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import click
 
+from weft.cli.capacity import warn_of_memory
+from weft.cli.help import Sectioned
 from weft.cli.options import Prices, Sizes, count, named, priced, sized
 from weft.cli.output import has_colour, screen, show_picture
 from weft.cli.requests import cost_of, pricing_of, program_of, proved
@@ -11,7 +13,7 @@ from weft.draw import coloured, plain
 from weft.notation import plain as plain_lanes
 
 
-@click.command("draw")
+@click.command("draw", cls=Sectioned)
 @named
 @sized
 @priced
@@ -48,9 +50,16 @@ def command(
       $ weft draw 1f1b -d 2 -n 2 --text
       F0 F1 B0 B1
       F0 B0 F1 B1
+
+    \b
+      $ weft draw zb-h1 -d 8 -n 16 --model gpt-6.2b --device a100
+
+    Times of a model on a device are in seconds. What needs more memory than a device has is
+    drawn with a warning; only `weft verify` refuses it.
     """
     program = program_of(name, sizes)
     timeline, _ = proved(program, cost_of(program, pricing_of(prices)))
+    warn_of_memory(timeline)
     if is_text:
         print(plain_lanes(timeline.program))
         return

@@ -10,15 +10,21 @@ import click
 from weft.cli.files import write
 from weft.cli.options import Prices, Sizes, named, priced, sized
 from weft.cli.requests import cost_of, pricing_of, program_of, proved
+from weft.draw import to_perfetto
+from weft.ir.kinds import Kind
+from weft.ir.program import Program
 from weft.lower import updates, wires
 from weft.notation import to_json, to_text, to_torch_csv
 from weft.timeline import Timeline
 
-FORMATS: dict[str, Callable[[Timeline], str]] = {
-    "text": lambda timeline: to_text(timeline.program),
-    "json": lambda timeline: to_json(timeline.program),
-    "torch-csv": lambda timeline: to_torch_csv(timeline.program),
+PROGRAMS: dict[str, Callable[[Program], str]] = {
+    "text": to_text,
+    "json": to_json,
+    "torch-csv": to_torch_csv,
+}
+TIMELINES: dict[str, Callable[[Timeline], str]] = {
     "timeline-json": to_json,
+    "perfetto": to_perfetto,
 }
 
 
@@ -27,7 +33,11 @@ FORMATS: dict[str, Callable[[Timeline], str]] = {
 @sized
 @priced
 @click.option(
-    "--format", "form", type=click.Choice(list(FORMATS)), default="text", show_default=True
+    "--format",
+    "form",
+    type=click.Choice([*PROGRAMS, *TIMELINES]),
+    default="text",
+    show_default=True,
 )
 @click.option("--lower", "is_lowered", is_flag=True, help="With sends, receives and updates.")
 @click.option("-o", "--output", type=Path, metavar="FILE", help="All of it to a file, or nothing.")
@@ -46,16 +56,24 @@ def command(
       device 0: 0F0 0F1 0B0 0B1
       device 1: 1F0 1B0 1F1 1B1
 
-    text and json read back to the same program; torch-csv is what torch.distributed.pipelining
-    loads; timeline-json adds the costs and when each action starts and ends.
+    text and json read back to the same program. torch-csv is what the runtime of
+    torch.distributed.pipelining loads: as compute_only, or with --lower as compute_comms.
+    timeline-json adds the costs and when each action starts and ends; perfetto is a trace of
+    that for ui.perfetto.dev, with a track for each stream, messages and memory.
     """
     program = program_of(name, sizes)
     cost = cost_of(program, pricing_of(prices))
     if is_lowered:
-        program = updates(wires(program))
+        program = _lowered(program)
     timeline, _ = proved(program, cost)
-    text = FORMATS[form](timeline)
+    text = PROGRAMS[form](program) if form in PROGRAMS else TIMELINES[form](timeline)
     if output is None:
         print(text, end="")
     else:
         write(output, text)
+
+
+def _lowered(program: Program) -> Program:
+    """With wires, and with updates unless the program places its own."""
+    has_updates = bool((program.actions.kind == Kind.UPDATE).any())
+    return wires(program) if has_updates else updates(wires(program))

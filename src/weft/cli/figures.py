@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator
+from typing import TypeAlias
 
+import numpy as np
 from rich.console import RenderableType
 
+from weft.cli.machines import Speed
 from weft.cli.output import facts, table
+from weft.cost import Provenance
 from weft.draw.caption import number, percent, title
+from weft.draw.units import SECONDS, fitting, is_physical, memory_unit, time_unit
 from weft.ir.kinds import Kind
 from weft.ir.versions import resident_versions, staleness
 from weft.notation import token
@@ -18,8 +23,14 @@ from weft.verify import Report
 
 ENDS = 4  # actions of the critical path that are told at either end
 
+Fact: TypeAlias = tuple[str, str, str]
 
-def figures(timeline: Timeline, proof: Report, steady: Steady | None = None) -> dict[str, object]:
+_BEHIND = {Kind.REDUCE: "the reduction", Kind.UPDATE: "the update"}
+
+
+def figures(
+    timeline: Timeline, proof: Report, steady: Steady | None = None, speed: Speed | None = None
+) -> dict[str, object]:
     """Everything, as JSON takes it."""
     program = timeline.program
     settled = {"steady": steady._asdict()} if steady else {}
@@ -40,13 +51,15 @@ def figures(timeline: Timeline, proof: Report, steady: Steady | None = None) -> 
         "verified": proof.is_valid,
         "channel_depth": proof.channel_depth,
         "memory": _memory(timeline),
+        "provenance": {mark.value: share for mark, share in timeline.provenance.items()},
+        **({"speed": speed._asdict()} if speed else {}),
         **settled,
     }
 
 
 def _memory(timeline: Timeline) -> dict[str, object]:
-    """The most that each device holds, of all and of each category."""
-    usage = timeline.memory
+    """The most that each device holds, of all and of each category, and what it has."""
+    usage, capacity = timeline.memory, timeline.cost.memory.capacity
     used = [category for category in Category if any(category in c for c in usage.curves)]
     return {
         "peak": usage.peaks,
@@ -56,32 +69,37 @@ def _memory(timeline: Timeline) -> dict[str, object]:
             ]
             for category in used
         },
+        **({"capacity": capacity} if np.isfinite(capacity) else {}),
     }
 
 
 def report(
-    timeline: Timeline, proof: Report, steady: Steady | None = None
+    timeline: Timeline, proof: Report, steady: Steady | None = None, speed: Speed | None = None
 ) -> Iterator[RenderableType]:
     """What people want to know first, and the devices below it."""
     program = timeline.program
     yield title(program)
     yield ""
-    yield facts([*_summary(timeline, proof), *_settled(timeline, steady)])
+    known = _known(timeline, speed) if is_physical(timeline) else ()
+    yield facts([*_summary(timeline, proof), *known, *_settled(timeline, steady)])
     yield ""
+    if is_physical(timeline):
+        yield f"in {time_unit(timeline).name} and {memory_unit(timeline).name}:"
     yield table(*_devices(timeline))
     yield ""
     yield _critical(timeline)
 
 
-def _summary(timeline: Timeline, proof: Report) -> Iterator[tuple[str, str, str]]:
-    program = timeline.program
+def _summary(timeline: Timeline, proof: Report) -> Iterator[Fact]:
+    program, unit = timeline.program, time_unit(timeline)
     wall, span = timeline.bubble
-    yield "time", number(timeline.makespan), "from the first start to the last end"
+    yield "time", unit.amount(timeline.makespan), "from the first start to the last end"
     yield "bubble, wall", percent(wall), "idle share of all devices within that time"
     yield (
         "bubble, span",
         percent(span),
-        f"the busiest device, within the longest span of one, {_longest_span(timeline)}",
+        "the busiest device, within the longest span of one,"
+        f" {unit.amount(float(timeline.device_spans.max()))}",
     )
     yield (
         "weight copies",
@@ -96,20 +114,45 @@ def _summary(timeline: Timeline, proof: Report) -> Iterator[tuple[str, str, str]
     )
 
 
-def _settled(timeline: Timeline, steady: Steady | None) -> Iterator[tuple[str, str, str]]:
+def _known(timeline: Timeline, speed: Speed | None) -> Iterator[Fact]:
+    """What can be said of seconds and bytes: how they are known, how fast and how full it is."""
+    shares = timeline.provenance
+    told = ", ".join(f"{percent(share)} {mark.value}" for mark, share in shares.items())
+    if set(shares) == {Provenance.DERIVED}:
+        yield "seconds", "bound", f"{told}: the best that the device can do"
+    else:
+        yield "seconds", "estimate", told
+    yield from _left_out(timeline)
+    if speed:
+        yield "tokens/s", f"{speed.tokens_per_second:,.0f}", f"on {speed.devices:,} devices"
+        yield "MFU", percent(speed.mfu), "FLOPs of the model, of what all devices can do"
+    unit, capacity = memory_unit(timeline), timeline.cost.memory.capacity
+    limit = f", of {unit.amount(capacity)}" if np.isfinite(capacity) else ""
+    yield "memory", unit.amount(max(timeline.memory.peaks)), f"the most that a device holds{limit}"
+
+
+def _left_out(timeline: Timeline) -> Iterator[Fact]:
+    """What follows the last backward, where the program does not list it."""
+    program, times = timeline.program, timeline.cost.times
+    for kind, per_stage in ((Kind.REDUCE, times.reduce), (Kind.UPDATE, times.update)):
+        of_devices = [sum(per_stage[s] for _, s in held) for held in program.placement.held]
+        seconds = max(of_devices)
+        if seconds and not (program.actions.kind == kind).any():
+            amount = fitting(seconds, SECONDS).amount(seconds)
+            yield "left out", amount, f"{_BEHIND[kind]} of the slowest device, not in the program"
+
+
+def _settled(timeline: Timeline, steady: Steady | None) -> Iterator[Fact]:
     """What counts where steps do not end together."""
     if steady is None:
         return
-    program = timeline.program
-    yield "steady period", number(steady.period), "seconds per update, once settled"
+    program, unit = timeline.program, time_unit(timeline)
+    per_update = "per update" if unit.name else "seconds per update"
+    yield "steady period", unit.amount(steady.period), f"{per_update}, once settled"
     yield "steady bubble", percent(steady.bubble), "idle share of all devices, once settled"
     versions = " ".join(map(str, resident_versions(program)))
     yield "versions", versions, "most weight versions kept, for each stage"
     yield "staleness", " ".join(map(str, staleness(program))), "updates behind, for each stage"
-
-
-def _longest_span(timeline: Timeline) -> str:
-    return number(float(timeline.device_spans.max()))
 
 
 def _devices(timeline: Timeline) -> tuple[list[str], list[list[str]]]:
@@ -119,19 +162,21 @@ def _devices(timeline: Timeline) -> tuple[list[str], list[list[str]]]:
         waits[stretch.cause, stretch.device] += stretch.seconds
     present = {cause for cause, _ in waits} | {Cause.WIRE}
     causes = [cause for cause in Cause if cause in present]
+    seconds, size = time_unit(timeline).number, memory_unit(timeline).number
     columns = ["device", "work", "idle", *map(_heading, causes), "peak", "memory"]
     rows = []
     for device, (work, peak, memory) in enumerate(
         zip(timeline.device_work, timeline.peak_activations, timeline.memory.peaks, strict=True)
     ):
         idle = [waits[cause, device] for cause in causes]
-        rows.append([str(device), *map(number, [work, sum(idle), *idle, peak, memory])])
+        times = map(seconds, [work, sum(idle), *idle])
+        rows.append([str(device), *times, number(peak), size(memory)])
     return columns, rows
 
 
 def _heading(cause: Cause) -> str:
-    """A wait for the wire is communication that nothing hides."""
-    return "exposed" if cause.is_wire else cause.value
+    """A wait for the wire is communication that nothing hides; `memory` is another column."""
+    return {Cause.WIRE: "exposed", Cause.MEMORY: "no room"}.get(cause, cause.value)
 
 
 def _critical(timeline: Timeline) -> str:

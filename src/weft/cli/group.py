@@ -18,6 +18,8 @@ HELP = """Pipeline-parallel schedules as programs: proved, timed, drawn and expo
   weft draw 1f1b -d 4 -n 8               one of them as a timeline
   weft compare -d 4 -n 8                 all of them, ranked
   weft simulate zbv -d 8 -n 32 --json    figures for a script
+  weft simulate 1f1b -d 8 -n 24 --model gpt-6.2b --device a100
+                                         seconds and bytes of a model on a device
 
 Exit status: 0 done, 1 a program breaks a rule, 2 the input makes no sense.
 """

@@ -1,86 +1,77 @@
-"""`weft list`: which schedules there are, and what each claims and needs."""
+"""`weft list`: which schedules, models and devices there are, and all about one of them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from difflib import get_close_matches
 
 import click
+from click.shell_completion import CompletionItem
 
-from weft.cli.options import as_json, schedule_names
+from weft.cli.options import as_json, device_names, model_names, schedule_names
 from weft.cli.output import facts, show, show_json, table
-from weft.schedules import REGISTRY, Schedule
+from weft.cli.shelves import SHELVES
+from weft.errors import InputError, UnknownSchedule
+
+COMPLETIONS = {"schedules": schedule_names, "models": model_names, "devices": device_names}
+
+
+def _kinds(context: click.Context, parameter: click.Parameter, word: str) -> list[CompletionItem]:
+    """Completions of the first word: a kind, or a schedule."""
+    kinds = [CompletionItem(kind) for kind in COMPLETIONS if kind.startswith(word)]
+    return [*kinds, *schedule_names(context, parameter, word)]
+
+
+def _names(context: click.Context, parameter: click.Parameter, word: str) -> list[CompletionItem]:
+    """Completions of the second word: a thing of that kind."""
+    complete = COMPLETIONS.get(context.params.get("kind") or "")
+    return complete(context, parameter, word) if complete else []
 
 
 @click.command("list")
-@click.argument("name", required=False, shell_complete=schedule_names)
+@click.argument("kind", required=False, metavar="[KIND]", shell_complete=_kinds)
+@click.argument("name", required=False, shell_complete=_names)
 @as_json
-def command(name: str | None, is_json: bool) -> None:
-    """List every schedule, or all about the schedule NAME.
+def command(kind: str | None, name: str | None, is_json: bool) -> None:
+    """List every schedule, or of the KIND schedules, models or devices; or all about NAME.
 
     \b
       $ weft list
       $ weft list zbv
+      $ weft list models
+      $ weft list devices h200
 
-    Of one schedule: its paper, the time and peak that it claims, what it needs, its variants.
+    Of a schedule: its paper, the time and peak that it claims, what it needs, its variants. Of
+    a model: its sizes and what a microbatch takes. Of a device: its peak, memory and links.
+
+    With --json, "model" and "device" are what the files of --model and --device hold: change
+    one of these to describe your own.
     """
+    kind, name = _asked(kind, name)
+    shelf = SHELVES[kind]
     if name is not None:
-        schedule = REGISTRY[name]
+        thing = shelf.find(name)
         if is_json:
-            show_json(_described(schedule))
+            show_json(shelf.described(name, thing))
         else:
-            show(f"{schedule.name}: {schedule.summary}", "", facts(_about(schedule)))
+            show(shelf.title(name, thing), "", facts(shelf.page(name, thing)))
     elif is_json:
-        show_json({"schedules": [_described(schedule) for schedule in REGISTRY]})
+        show_json({kind: [shelf.described(*item) for item in shelf.things.items()]})
     else:
-        rows = [(schedule.name, _stages(schedule), schedule.summary) for schedule in REGISTRY]
-        show(table(("schedule", "K", "in short"), rows))
-        show("", "K is the number of stages on each device. All about one: weft list NAME")
+        show(table(shelf.columns, [shelf.line(*item) for item in shelf.things.items()]))
+        show("", shelf.footer)
 
 
-def _about(schedule: Schedule) -> Iterator[tuple[str, str]]:
-    claims = schedule.claims
-    yield "paper", schedule.paper
-    yield "time", f"{claims.formula}  ({_MEASURES[claims.measure]})"
-    yield "peak", f"{claims.peak_formula}  (microbatches in flight, in shares of a device)"
-    yield "stages", f"{_stages(schedule).replace('+', ' or more')} on each device"
-    for need in schedule.needs:
-        yield "needs", need.words
-    for variant, meaning in schedule.variants.items():
-        yield f"--variant {variant}", meaning
-    yield "try", _example(schedule)
-
-
-_MEASURES = {
-    "wall": "makespan of a step that a barrier ends",
-    "span": "longest span of one device, where steps overlap",
-}
-
-
-def _example(schedule: Schedule) -> str:
-    least, most = schedule.stages_per_device
-    loops = " -k 2" if most is None and least < 2 else ""
-    return f"weft draw {schedule.name} -d 4 -n 8{loops}"
-
-
-def _stages(schedule: Schedule) -> str:
-    least, most = schedule.stages_per_device
-    return str(least) if most == least else f"{least}+"
-
-
-def _described(schedule: Schedule) -> dict[str, object]:
-    claims, (least, most) = schedule.claims, schedule.stages_per_device
-    return {
-        "name": schedule.name,
-        "summary": schedule.summary,
-        "paper": schedule.paper,
-        "claims": {
-            "time": claims.formula,
-            "measure": claims.measure,
-            "peak_activations": claims.peak_formula,
-        },
-        "stages_per_device": {"least": least, "most": most},
-        "needs": [need.words for need in schedule.needs],
-        "variants": dict(schedule.variants),
-        "takes_graph": schedule.takes_graph,
-        "takes_pipes": schedule.takes_pipes,
-    }
+def _asked(kind: str | None, name: str | None) -> tuple[str, str | None]:
+    """A word that is no kind names a schedule."""
+    if kind is None or kind in SHELVES:
+        return kind or "schedules", name
+    near = get_close_matches(kind, SHELVES, n=1)
+    hint = f"; did you mean {near[0]!r}?" if near else ""
+    if name is not None:
+        raise InputError(f"{kind!r} is none of {', '.join(SHELVES)}{hint}")
+    home = next((shelf for shelf in SHELVES if kind in SHELVES[shelf].things), None)
+    if home in ("models", "devices"):
+        raise InputError(f"{kind} is one of the {home}: weft list {home} {kind}")
+    if home is None and near:
+        raise UnknownSchedule(f"no schedule named {kind!r}{hint}")
+    return "schedules", kind

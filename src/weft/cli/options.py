@@ -1,17 +1,18 @@
-"""Options that commands share, bundled: a command gets `sizes` and `prices`, not fifteen flags."""
+"""Options that commands share, bundled: a command gets `sizes` and `prices`, not twenty flags."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from functools import wraps
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import click
 from click.shell_completion import CompletionItem
 
 Command: TypeAlias = Callable[..., None]
 Decorator: TypeAlias = Callable[[Command], Command]
+Number = TypeVar("Number", int, float)
 
 MOST_SECONDS = 1e100  # sums of these stay finite
 
@@ -31,6 +32,20 @@ class Sizes:
 
 
 @dataclass(frozen=True, slots=True)
+class Machine:
+    """The model and the device that were asked for; None where nothing was."""
+
+    model: str | None = None
+    device: str | None = None
+    microbatch_size: int | None = None
+    sequence: int | None = None
+    layers: tuple[int, ...] | None = None
+    expert_parallel: int | None = None
+    data_parallel: int | None = None
+    state_bytes: tuple[float, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Prices:
     """The costs that were asked for; None where nothing was."""
 
@@ -41,6 +56,7 @@ class Prices:
     pair: float | None = None
     lag: float | None = None
     cost: str | None = None
+    machine: Machine = field(default_factory=Machine)
 
 
 def count(*names: str, metavar: str, help: str, least: int = 1, **more: Any) -> Decorator:
@@ -63,6 +79,58 @@ def amount(name: str, *, help: str, metavar: str = "SECONDS") -> Decorator:
         return value
 
     return click.option(name, type=float, callback=checked, metavar=metavar, help=help)
+
+
+def listed(name: str, *, of: type[Number], metavar: str, help: str, example: str) -> Decorator:
+    """An option that takes numbers from 0 up, with commas between them."""
+
+    def checked(context: click.Context, parameter: click.Parameter, value: Any) -> Any:
+        if value is None:
+            return None
+        try:
+            numbers = tuple(of(word) for word in value.split(","))
+        except ValueError:
+            numbers = ()
+        if not numbers or not all(0 <= number <= MOST_SECONDS for number in numbers):
+            raise click.BadParameter(f"{value[:40]!r} are no numbers like {example}.")
+        return numbers
+
+    return click.option(name, callback=checked, metavar=metavar, help=help)
+
+
+def schedule_names(
+    context: click.Context, parameter: click.Parameter, incomplete: str
+) -> list[CompletionItem]:
+    """Completions for the shell."""
+    from weft.schedules import REGISTRY
+
+    return _completions({one.name: one.summary for one in REGISTRY}, incomplete)
+
+
+def model_names(
+    context: click.Context, parameter: click.Parameter, incomplete: str
+) -> list[CompletionItem]:
+    """Completions for the shell."""
+    from weft.cost import MODELS
+
+    return _completions({name: model.source for name, model in MODELS.items()}, incomplete)
+
+
+def device_names(
+    context: click.Context, parameter: click.Parameter, incomplete: str
+) -> list[CompletionItem]:
+    """Completions for the shell."""
+    from weft.cost import DEVICES
+
+    return _completions({name: device.source for name, device in DEVICES.items()}, incomplete)
+
+
+def _completions(summaries: Mapping[str, str], incomplete: str) -> list[CompletionItem]:
+    return [
+        CompletionItem(name, help=summary)
+        for name, summary in summaries.items()
+        if name.startswith(incomplete)
+    ]
 
 
 SIZES = (
@@ -103,6 +171,49 @@ PRICES = (
     ),
 )
 
+MACHINE = (
+    click.option(
+        "--model",
+        metavar="NAME|FILE",
+        shell_complete=model_names,
+        help="A model; `weft list models` has names.",
+    ),
+    click.option(
+        "--device",
+        metavar="NAME|FILE",
+        shell_complete=device_names,
+        help="What it runs on; `weft list devices` has names.",
+    ),
+    count(
+        "--microbatch-size", metavar="SEQUENCES", help="Of a microbatch.  [default: the model's]"
+    ),
+    count("--sequence", metavar="TOKENS", help="Of a sequence.  [default: the model's]"),
+    listed(
+        "--layers",
+        of=int,
+        metavar="L,L,...",
+        example="3,4,4,3",
+        help="Layers of each stage.  [default: split evenly]",
+    ),
+    count(
+        "--expert-parallel",
+        metavar="E",
+        help="Devices that share a stage, each with its part of the experts.  [default: 1]",
+    ),
+    count(
+        "--data-parallel",
+        metavar="R",
+        help="Copies of all that, over which optimizer state is sharded.  [default: 1]",
+    ),
+    listed(
+        "--state-bytes",
+        of=float,
+        metavar="W,G,O",
+        example="2,4,12",
+        help="Of a parameter: weights, gradients, optimizer state.  [default: 2,4,12]",
+    ),
+)
+
 
 def named(command: Command) -> Command:
     """Add NAME: a schedule, or the file of a program."""
@@ -115,8 +226,9 @@ def sized(command: Command) -> Command:
 
 
 def priced(command: Command) -> Command:
-    """Add the options of a cost; the command gets them as `prices`."""
-    return _bundled("prices", Prices, PRICES)(command)
+    """Add the options of a cost; the command gets them as `prices`, `prices.machine` included."""
+    with_prices = _bundled("prices", Prices, PRICES)(command)
+    return _bundled("machine", Machine, MACHINE)(with_prices)
 
 
 def as_json(command: Command) -> Command:
@@ -138,16 +250,3 @@ def _bundled(keyword: str, bundle: type, options: Sequence[Decorator]) -> Decora
         return decorated
 
     return decorate
-
-
-def schedule_names(
-    context: click.Context, parameter: click.Parameter, incomplete: str
-) -> list[CompletionItem]:
-    """Completions for the shell."""
-    from weft.schedules import REGISTRY
-
-    return [
-        CompletionItem(schedule.name, help=schedule.summary)
-        for schedule in REGISTRY
-        if schedule.name.startswith(incomplete)
-    ]

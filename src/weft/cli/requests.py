@@ -6,8 +6,10 @@ import re
 from collections.abc import Iterable
 from dataclasses import fields
 from pathlib import Path
+from typing import TypeAlias
 
-from weft.cli.options import Prices, Sizes
+from weft.cli.machines import Derivation, Speed, derivation_of
+from weft.cli.options import Machine, Prices, Sizes
 from weft.cost import Cost, Share
 from weft.errors import InputError, UnknownSchedule
 from weft.ir.graph import Graph
@@ -25,6 +27,8 @@ MICROBATCHES_OF_GRAPH = 8
 MOST_ACTIONS = 20_000_000  # of a schedule; its proof takes some 600 bytes for each
 MOST_STAGES = 65_536
 MOST_NAME = 80  # characters
+
+Pricing: TypeAlias = Cost | Share | Derivation
 
 
 def program_of(name: str, sizes: Sizes) -> Program:
@@ -66,10 +70,13 @@ def shape_of(schedule: Schedule, sizes: Sizes) -> Shape:
     return shape
 
 
-def pricing_of(prices: Prices) -> Cost | Share:
-    """The costs asked for: of every stage, from a file, or of a device's share."""
+def pricing_of(prices: Prices) -> Pricing:
+    """The costs asked for: of a model on a device, from a file, or of a device's share."""
     given = {item.name: getattr(prices, item.name) for item in fields(prices)}
     given = {name: value for name, value in given.items() if value is not None}
+    if given.pop("machine") != Machine():
+        _refuse("a model on a device has all costs", given)
+        return derivation_of(prices.machine)
     if "cost" in given:
         _refuse("--cost gives all costs", (name for name in given if name != "cost"))
         return read_cost(given["cost"])
@@ -81,18 +88,26 @@ def pricing_of(prices: Prices) -> Cost | Share:
     return Share(**given)
 
 
-def cost_of(program: Program, pricing: Cost | Share) -> Cost:
+def cost_of(program: Program, pricing: Pricing) -> Cost:
     """What the program costs."""
-    if isinstance(pricing, Share):
+    if not isinstance(pricing, Cost):
         return pricing.cost(program)
     pricing.check_fits(program)
     return pricing
 
 
 def proved(program: Program, cost: Cost) -> tuple[Timeline, Report]:
-    """The timeline of a program that passed every rule; ProgramError for any other."""
-    report = check(program, cost=cost)
+    """The timeline of a program that passed every rule, but for memory; else ProgramError.
+
+    What does not fit can still be timed and drawn, which may show why.
+    """
+    report = check(program)
     return simulate(unfolded(program), cost), report
+
+
+def speed_of(timeline: Timeline, pricing: Pricing, steady: Steady | None = None) -> Speed | None:
+    """How fast a model goes through a timeline, where there is a model."""
+    return pricing.speed(timeline, steady) if isinstance(pricing, Derivation) else None
 
 
 def unfolded(program: Program) -> Program:
@@ -105,7 +120,7 @@ def unfolded(program: Program) -> Program:
     return program.unrolled()
 
 
-def steady_of(name: str, sizes: Sizes, pricing: Cost | Share) -> Steady | None:
+def steady_of(name: str, sizes: Sizes, pricing: Pricing) -> Steady | None:
     """What a schedule that does not flush, or a program that repeats, settles into."""
     if _is_file(name):
         program = read_program(name)

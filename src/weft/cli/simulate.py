@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import click
 
+from weft.cli.capacity import warn_of_memory
 from weft.cli.figures import figures, report
+from weft.cli.help import Sectioned
 from weft.cli.options import Prices, Sizes, as_json, named, priced, sized
 from weft.cli.output import show, show_json
-from weft.cli.requests import cost_of, pricing_of, program_of, proved, steady_of
+from weft.cli.requests import cost_of, pricing_of, program_of, proved, speed_of, steady_of
 
 
-@click.command("simulate")
+@click.command("simulate", cls=Sectioned)
 @named
 @sized
 @priced
@@ -21,19 +23,27 @@ def command(name: str, sizes: Sizes, prices: Prices, is_json: bool) -> None:
     \b
       $ weft simulate 1f1b -d 4 -n 8
       $ weft simulate zbv -d 8 -n 32 --forward 1 --input-grad 1 --weight-grad 0.5 --json
+      $ weft simulate 1f1b -d 8 -n 24 --model gpt-6.2b --device a100
 
     Prints makespan, both bubbles, and for each device its work, why it waits, what it holds.
     With --json one object: makespan, longest_device_span, bubble {wall, span},
     peak_activations and memory (for each device), weight_copies, messages, versions and
-    staleness (for each stage), actions, verified; of a schedule that does not flush also
-    steady {period, bubble}, seconds per update and bubble once it has settled.
+    staleness (for each stage), actions, verified, provenance {given, measured, interpolated,
+    derived}, the shares of seconds that are known so; of a schedule that does not flush also
+    steady {period, bubble}, seconds per update and bubble once it has settled; of a model on a
+    device also speed {devices, tokens_per_second, mfu}.
 
-    Costs are those of a whole device's share: with K stages on a device, each takes 1/K.
+    Unit costs are those of a whole device's share: with K stages on a device, each takes 1/K.
+    Costs of a model on a device are in seconds and bytes. They are a bound, the best that the
+    device can do, where all of them are derived, and an estimate where some were measured. What
+    needs more memory than a device has is timed with a warning; only `weft verify` refuses it.
     """
     program, pricing = program_of(name, sizes), pricing_of(prices)
     timeline, proof = proved(program, cost_of(program, pricing))
     steady = steady_of(name, sizes, pricing)
+    speed = speed_of(timeline, pricing, steady)
+    warn_of_memory(timeline)
     if is_json:
-        show_json(figures(timeline, proof, steady))
+        show_json(figures(timeline, proof, steady, speed))
     else:
-        show(*report(timeline, proof, steady))
+        show(*report(timeline, proof, steady, speed))

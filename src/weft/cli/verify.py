@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import click
 
+from weft.cli.help import Sectioned
 from weft.cli.options import Prices, Sizes, amount, as_json, count, named, priced, sized
 from weft.cli.output import facts, show, show_json
 from weft.cli.requests import cost_of, pricing_of, program_of
@@ -15,7 +16,7 @@ from weft.ir.program import Program
 from weft.verify import RULES, Report, verify
 
 
-@click.command("verify")
+@click.command("verify", cls=Sectioned)
 @named
 @sized
 @priced
@@ -23,7 +24,7 @@ from weft.verify import RULES, Report, verify
 @amount(
     "--memory",
     metavar="BYTES",
-    help="Most that a device may hold; without --cost in shares of a device.",
+    help="Most that a device may hold; with unit costs in shares of a device.",
 )
 @as_json
 @click.pass_context
@@ -41,9 +42,13 @@ def command(
     \b
       $ weft export 1f1b -d 4 -n 8 -o program.txt
       $ weft verify program.txt --channel-depth 2
+      $ weft verify 1f1b -d 8 -n 24 --model gpt-6.2b --device a100
 
     Reads text, JSON and torch's CSV. Prints what was proved (exit status 0), or every rule that
     is broken: where, why, and what to do (1). What cannot be read is refused with its line (2).
+
+    A device may hold as much as --memory says, or else the capacity in the file of --cost, or
+    the memory of --device. Other commands only warn of what does not fit.
     """
     program = program_of(name, sizes)
     cost = cost_of(program, pricing_of(prices))

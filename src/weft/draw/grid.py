@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from weft.draw.marks import compute_slots
+from weft.draw.bands import Band, shown_ends
 from weft.ir.actions import Index
 from weft.ir.earliest import Seconds
 from weft.timeline import Timeline
@@ -34,18 +34,25 @@ class Grid:
     per_second: float
     opening: float = 0.0
 
-    def rows(self, timeline: Timeline) -> list[Index]:
-        """For each device, the slot in the middle of each column."""
+    def rows(self, timeline: Timeline, bands: list[Band]) -> list[Index]:
+        """For each band, the slot in the middle of each column."""
         middles = self.opening + (np.arange(self.columns, dtype=np.float64) + 0.5) / self.per_second
-        return [self._row(timeline, slots, middles) for slots in compute_slots(timeline.program)]
+        ends = shown_ends(timeline)
+        rows = []
+        for band in bands:
+            row = np.full(len(middles), IDLE)
+            for slots in band.lanes:
+                row = np.where(row == IDLE, _busy(timeline, ends, slots, middles), row)
+            rows.append(row)
+        return rows
 
-    def _row(self, timeline: Timeline, slots: Index, middles: Seconds) -> Index:
-        if not len(slots):
-            return np.full(len(middles), IDLE)
-        first = timeline.program.first_of_slot[slots]
-        latest = np.searchsorted(timeline.start[first], middles, "right") - 1
-        is_busy = (latest >= 0) & (middles < timeline.end[first][latest])
-        return np.where(is_busy, slots[latest], IDLE)
+
+def _busy(timeline: Timeline, ends: Seconds, slots: Index, middles: Seconds) -> Index:
+    """The slot of a lane at each of these times, or IDLE."""
+    first = timeline.program.first_of_slot[slots]
+    latest = np.searchsorted(timeline.start[first], middles, "right") - 1
+    is_busy = (latest >= 0) & (middles < ends[first][latest])
+    return np.where(is_busy, slots[latest], IDLE)
 
 
 def cells(row: Index) -> list[Cell]:

@@ -8,12 +8,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple, TypeAlias
 
-import numpy as np
-
-from weft.ir.actions import Index
-from weft.ir.kinds import Kind, Stream
+from weft.ir.kinds import Kind, Part
 from weft.ir.program import Program
 from weft.notation.tokens import FORMS, covered
+
+LETTERS = {
+    Kind.SEND_ACTIVATION: "P",
+    Kind.SEND_GRADIENT: "P",
+    Kind.OFFLOAD: "O",
+    Kind.ONLOAD: "L",
+    Kind.REDUCE: "S",
+}
 
 
 class Mark(NamedTuple):
@@ -24,10 +29,15 @@ class Mark(NamedTuple):
     span: int = 1
     place: int = 0
     version: int | None = None
+    part: Part | None = None
 
     @property
     def letter(self) -> str:
-        return FORMS[self.kind][1] or "?"
+        """Of a part of a layer its initial, in lower case on the way back."""
+        if self.part is None:
+            return LETTERS.get(self.kind) or FORMS[self.kind][1] or "?"
+        initial = self.part.name[0]
+        return initial if self.kind in (Kind.F, Kind.R) else initial.lower()
 
     @property
     def number(self) -> str:
@@ -47,7 +57,8 @@ class Mark(NamedTuple):
     @property
     def short_label(self) -> str:
         """The same without primes; a device's second stage, and every other one, in lower case."""
-        letter = self.letter.lower() if self.place % 2 else self.letter
+        is_second = self.place % 2 and self.part is None and self.kind.is_compute
+        letter = self.letter.lower() if is_second else self.letter
         return f"{letter}{self.number}{self.subscript}"
 
 
@@ -70,7 +81,8 @@ def marker(program: Program) -> MarksOf:
         action = program.actions[index]
         place = places.get((int(program.device_of[index]), action.pipe, action.stage), 0)
         version = action.version if has_versions else None
-        return Mark(action.kind, action.microbatch, action.span, place, version)
+        part = None if action.segment is None else Part(action.segment % len(Part))
+        return Mark(action.kind, action.microbatch, action.span, place, version, part)
 
     def marks(slot: int) -> tuple[Mark] | tuple[Mark, Mark]:
         first = int(program.first_of_slot[slot])
@@ -78,12 +90,3 @@ def marker(program: Program) -> MarksOf:
         return (mark(first), mark(first + 1)) if is_pair else (mark(first),)
 
     return marks
-
-
-def compute_slots(program: Program) -> list[Index]:
-    """For each device, the slots of its compute stream, in order."""
-    slots: list[Index] = [np.empty(0, np.int64)] * program.devices
-    for index, lane in enumerate(program.lanes):
-        if lane.stream is Stream.COMPUTE:
-            slots[lane.device] = program.slots_of(index)
-    return slots

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from weft.draw.marks import Mark
-from weft.ir.kinds import Kind
+from weft.ir.kinds import Kind, Part
 
 
 class Colour(NamedTuple):
@@ -33,19 +33,27 @@ class Colour(NamedTuple):
 INK = Colour.of("161a20")  # readable on every shade
 ODD = 0.88
 
-SHADES = {
+SHADES: dict[Kind, tuple[str, ...]] = {
     Kind.F: ("6ea0e6", "86cdea", "74c6b8", "b3bdf2"),  # blue, sky, teal, lavender
     Kind.B: ("f2a654", "ea7f66", "dd92b6", "cfae7c"),  # orange, coral, pink, tan
     Kind.I: ("f8d595", "f4b3a4", "f0cadd", "e6d6b4"),  # the same, lighter
     Kind.W: ("82bf86", "b4d07a", "6fb8a4", "d2dfa6"),  # green, lime, sea, straw
     Kind.R: ("b4b9c1", "c6c2bb", "a8b5b5", "c2b8c4"),  # greys
 }
+COPIES: dict[Kind, tuple[str, ...]] = {
+    Kind.SEND_ACTIVATION: ("5fc4b0",),  # pipeline communication
+    Kind.SEND_GRADIENT: ("5fc4b0",),
+    Kind.OFFLOAD: ("b9a5dd",),
+    Kind.ONLOAD: ("d6b8e6",),
+}
+MOVED = "f0dc63"  # expert communication
 OTHERS = ("c3a6e0",)
 
 
 def colour(mark: Mark) -> Colour:
     """The colour of a mark."""
-    shades = SHADES.get(mark.kind, OTHERS)
+    is_moved = mark.part in (Part.DISPATCH, Part.COMBINE)
+    shades = (MOVED,) if is_moved else (SHADES | COPIES).get(mark.kind, OTHERS)
     shade = Colour.of(shades[mark.place % len(shades)])
     is_odd = mark.microbatch is not None and mark.microbatch % 2 == 1
     return shade.scaled(ODD) if is_odd else shade

@@ -13,10 +13,12 @@ import numpy as np
 from rich.style import Style
 from rich.text import Text
 
+from weft.draw.bands import Band, BandsOf, devices
 from weft.draw.caption import figures, legend, number, title
 from weft.draw.grid import Grid, fit, usual_shortest
 from weft.draw.marks import Mark, marker
 from weft.draw.pens import DIM, Colours, HalfColumns, Letters, Pen
+from weft.draw.units import Unit, time_unit
 from weft.ir.actions import Index
 from weft.ir.kinds import Kind
 from weft.ir.program import Program
@@ -28,42 +30,44 @@ SAMPLES = 4  # of a half column that holds several actions
 UPDATE = Style(bold=True, reverse=True)
 
 
-def plain(timeline: Timeline, *, width: int) -> str:
+def plain(timeline: Timeline, *, width: int, bands_of: BandsOf = devices) -> str:
     """The timeline in letters, within `width` columns."""
-    room, longest = _room(timeline, width) - 1, _longest_label(timeline.program)
+    bands = bands_of(timeline.program)
+    room, longest = _room(bands, width) - 1, _longest_label(timeline.program)
     grid = fit(timeline, room=room, widest=longest + 1)
     has_primes = grid.per_second * usual_shortest(timeline) >= longest
     pen = Letters(
         marker(timeline.program), lambda mark: mark.label if has_primes else mark.short_label
     )
-    return _picture(timeline, grid, pen, width).plain
+    return _picture(timeline, bands, grid, pen, width).plain
 
 
-def coloured(timeline: Timeline, *, width: int) -> Text:
+def coloured(timeline: Timeline, *, width: int, bands_of: BandsOf = devices) -> Text:
     """The timeline in colours, within `width` columns."""
-    room, longest = _room(timeline, width), _longest_label(timeline.program)
+    bands = bands_of(timeline.program)
+    room, longest = _room(bands, width), _longest_label(timeline.program)
     grid = fit(timeline, room=room, widest=longest + 2)
     shortest = grid.per_second * usual_shortest(timeline)
     if shortest < 1:
-        return _in_half_columns(timeline, width, samples=1 if shortest >= 0.5 else SAMPLES)
+        return _in_half_columns(timeline, bands, width, samples=1 if shortest >= 0.5 else SAMPLES)
     has_letters = shortest >= longest
     pen = Colours(marker(timeline.program), lambda mark: mark.label if has_letters else mark.number)
-    return _picture(timeline, grid, pen, width)
+    return _picture(timeline, bands, grid, pen, width)
 
 
-def _in_half_columns(timeline: Timeline, width: int, *, samples: int) -> Text:
+def _in_half_columns(timeline: Timeline, bands: list[Band], width: int, *, samples: int) -> Text:
     pen = HalfColumns(marker(timeline.program), samples=samples)
-    room = pen.per_character * _room(timeline, width)
-    return _picture(timeline, fit(timeline, room=room, widest=room), pen, width)
+    room = pen.per_character * _room(bands, width)
+    return _picture(timeline, bands, fit(timeline, room=room, widest=room), pen, width)
 
 
-def _room(timeline: Timeline, width: int) -> int:
-    return max(LEAST_ROOM, width - _gutter(timeline.program))
+def _room(bands: list[Band], width: int) -> int:
+    return max(LEAST_ROOM, width - _gutter(bands))
 
 
-def _gutter(program: Program) -> int:
-    """Columns that a device's number takes, with the space after it."""
-    return len(str(program.devices - 1)) + 1
+def _gutter(bands: list[Band]) -> int:
+    """Columns that a band's label takes, with the space after it."""
+    return max(len(band.label) for band in bands) + 1
 
 
 def _longest_label(program: Program) -> int:
@@ -74,28 +78,29 @@ def _longest_label(program: Program) -> int:
     return 1 + len(str(last)) + places - 1 + (len(str(newest)) if newest > 0 else 0)
 
 
-def _picture(timeline: Timeline, grid: Grid, pen: Pen, width: int) -> Text:
+def _picture(timeline: Timeline, bands: list[Band], grid: Grid, pen: Pen, width: int) -> Text:
     program = timeline.program
-    gutter = " " * _gutter(program)
+    gutter = " " * _gutter(bands)
     lines = [
         *(Text(line, "bold") for line in wrap(title(program), width)),
-        *_rows(timeline, grid, pen),
-        Text(gutter + _axis(grid, pen), DIM),
+        *_rows(timeline, bands, grid, pen),
+        Text(gutter + _axis(grid, pen, time_unit(timeline)), DIM),
         *_flowed(map(Text, figures(timeline)), width),
         *_flowed(_legend(timeline, pen), width),
     ]
     return Text("\n").join(lines)
 
 
-def _rows(timeline: Timeline, grid: Grid, pen: Pen) -> Iterator[Text]:
-    gutter = _gutter(timeline.program)
-    rows = grid.rows(timeline)
-    hidden = _hidden(len(rows))
-    for device, columns in enumerate(rows):
-        if device not in hidden:
-            row = _with_updates(pen.row(columns), timeline, grid, pen, device)
-            yield Text.assemble((f"{device:>{gutter - 1}} ", DIM), row)
-        elif device == hidden.start:
+def _rows(timeline: Timeline, bands: list[Band], grid: Grid, pen: Pen) -> Iterator[Text]:
+    gutter = _gutter(bands)
+    hidden = _hidden(timeline.program.devices)
+    for band, columns in zip(bands, grid.rows(timeline, bands), strict=True):
+        if band.device not in hidden:
+            row = pen.row(columns)
+            if band.label.split()[-1] in (str(band.device), "compute"):
+                row = _with_updates(row, timeline, grid, pen, band.device)
+            yield Text.assemble((f"{band.label:>{gutter - 1}} ", DIM), row)
+        elif band.device == hidden.start:
             yield Text(f"{'':{gutter}}{len(hidden)} more devices", DIM)
 
 
@@ -123,26 +128,27 @@ def _hidden(devices: int) -> range:
     return range(MOST_ROWS // 2, devices - MOST_ROWS // 2)
 
 
-def _axis(grid: Grid, pen: Pen) -> str:
+def _axis(grid: Grid, pen: Pen, unit: Unit) -> str:
     """Ticks at round times, as close as their numbers allow."""
-    per_second = grid.per_second / pen.per_character
+    per_unit = grid.per_second * unit.size / pen.per_character
     columns = -(-grid.columns // pen.per_character)
-    step = _round_step(columns, per_second)
+    name = f" {unit.name}" if unit.name else ""
+    widest = max(9, len(number(columns / per_unit) + name) + 3)
+    step = _round_step(widest / per_unit)
     axis = ""
-    for tick in range(int(columns / per_second / step) + 1):
-        column = round(tick * step * per_second)
-        label = f"{pen.tick}{number(tick * step)}"
+    for tick in range(int(columns / per_unit / step) + 1):
+        column = round(tick * step * per_unit)
+        label = f"{pen.tick}{number(tick * step)}{name if tick else ''}"
         if column + len(label) <= columns:
             axis = axis.ljust(column) + label
     return axis
 
 
-def _round_step(columns: int, per_second: float) -> float:
-    """1, 2 or 5 times a power of ten, at least nine columns wide and as wide as a number."""
-    widest = max(9, len(number(columns / per_second)) + 3)
-    power = 10.0 ** np.floor(np.log10(widest / per_second))
+def _round_step(least: float) -> float:
+    """1, 2 or 5 times a power of ten."""
+    power = 10.0 ** np.floor(np.log10(least))
     steps = [factor * power for factor in (1, 2, 5, 10)]
-    return float(next(step for step in steps if step * per_second >= widest * (1 - 1e-9)))
+    return float(next(step for step in steps if step >= least * (1 - 1e-9)))
 
 
 def _legend(timeline: Timeline, pen: Pen) -> Iterator[Text]:

@@ -62,10 +62,11 @@ class Stream(Enum):
 
 
 class Direction(Enum):
-    """What a channel carries: activations downstream or gradients upstream."""
+    """What a channel carries: activations downstream, gradients upstream, or both in one order."""
 
     ACTIVATION = "activation"
     GRADIENT = "gradient"
+    BOTH = "both"  # as torch's messages between two ranks travel, which carry no name
 
 
 class Part(IntEnum):

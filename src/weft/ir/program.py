@@ -18,7 +18,7 @@ from weft.errors import InputError
 from weft.ir.actions import COLUMNS, Action, Actions, Column, Index, Pair
 from weft.ir.earliest import Precedence, Seconds
 from weft.ir.graph import Graph
-from weft.ir.kinds import Direction, Kind, Stream
+from weft.ir.kinds import EDGE_END, Direction, Kind, Stream
 from weft.ir.placement import Placement
 from weft.ir.values import Dependencies, Value, resolve
 
@@ -245,6 +245,15 @@ class Program:
         is_remote = source != self.device_of[dependencies.consumer]
         travels = np.isin(dependencies.value, (Value.ACTIVATION, Value.GRADIENT))
         return np.asarray(is_remote & travels)
+
+    @cached_property
+    def origin(self) -> Index:
+        """For each send or receive, the computation whose value it carries; else the action."""
+        is_wire = np.isin(self.actions.kind, list(EDGE_END))
+        source = np.arange(len(self))
+        reads = is_wire[self.dependencies.consumer]
+        source[self.dependencies.consumer[reads]] = self.dependencies.producer[reads]
+        return np.asarray(source[source])  # a receive reads a send, and that a computation
 
     @property
     def messages(self) -> int:

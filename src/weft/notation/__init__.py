@@ -1,10 +1,17 @@
-"""The notation: programs, costs and timelines as text that people and other tools read.
+"""The notation: programs, costs, timelines, models and devices as text that people read.
 
 Text and torch's tables for programs, versioned JSON for everything. What cannot be read is
 refused with a NotationError that says where and why; nothing that is read is executed.
 """
 
-from weft.notation.files import read_cost, read_graph, read_program, read_timeline
+from weft.notation.files import (
+    read_cost,
+    read_device,
+    read_graph,
+    read_model,
+    read_program,
+    read_timeline,
+)
 from weft.notation.json.document import Document, from_json, to_json
 from weft.notation.json.graph import graph_from_json
 from weft.notation.text.plain import plain
@@ -21,7 +28,9 @@ __all__ = [
     "graph_from_json",
     "plain",
     "read_cost",
+    "read_device",
     "read_graph",
+    "read_model",
     "read_program",
     "read_timeline",
     "to_json",

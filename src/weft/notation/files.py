@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from os import PathLike
 from pathlib import Path
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
-from weft.cost import Cost
+from weft.cost import Cost, Device, Transformer
 from weft.errors import NotationError
 from weft.ir.graph import Graph
 from weft.ir.placement import Placement
 from weft.ir.program import Program
-from weft.notation.json.document import from_json
+from weft.notation.json.document import Document, from_json
 from weft.notation.json.graph import graph_from_json
 from weft.notation.limits import MOST_BYTES
 from weft.notation.text.program import from_text
@@ -19,6 +19,15 @@ from weft.notation.torch.reading import from_torch_csv
 from weft.timeline import Timeline
 
 Source: TypeAlias = str | PathLike[str]
+Read = TypeVar("Read", Program, Cost, Timeline, Transformer, Device)
+
+_NAMES: dict[type[Document], str] = {
+    Program: "program",
+    Cost: "cost",
+    Timeline: "timeline",
+    Transformer: "model",
+    Device: "device",
+}
 
 
 def read_program(path: Source) -> Program:
@@ -26,10 +35,7 @@ def read_program(path: Source) -> Program:
     text, source = _text(path), str(path)
     start = next((line for line in map(str.strip, text.split("\n")) if line), "")
     if start.startswith("{"):
-        document = from_json(text, source)
-        if not isinstance(document, Program):
-            raise NotationError(f"a {_name(document)}, not a program", source=source)
-        return document
+        return _document(text, source, Program)
     if start[0] in "0123456789(,":
         return from_torch_csv(text, source)
     return from_text(text, source)
@@ -37,18 +43,22 @@ def read_program(path: Source) -> Program:
 
 def read_cost(path: Source) -> Cost:
     """The cost of a JSON file."""
-    document = from_json(_text(path), str(path))
-    if not isinstance(document, Cost):
-        raise NotationError(f"a {_name(document)}, not a cost", source=str(path))
-    return document
+    return _document(_text(path), str(path), Cost)
 
 
 def read_timeline(path: Source) -> Timeline:
     """The timeline of a JSON file."""
-    document = from_json(_text(path), str(path))
-    if not isinstance(document, Timeline):
-        raise NotationError(f"a {_name(document)}, not a timeline", source=str(path))
-    return document
+    return _document(_text(path), str(path), Timeline)
+
+
+def read_model(path: Source) -> Transformer:
+    """The model of a JSON file."""
+    return _document(_text(path), str(path), Transformer)
+
+
+def read_device(path: Source) -> Device:
+    """The device of a JSON file."""
+    return _document(_text(path), str(path), Device)
 
 
 def read_graph(path: Source) -> tuple[Graph, Placement]:
@@ -56,8 +66,12 @@ def read_graph(path: Source) -> tuple[Graph, Placement]:
     return graph_from_json(_text(path), str(path))
 
 
-def _name(document: object) -> str:
-    return type(document).__name__.lower()
+def _document(text: str, source: str, kind: type[Read]) -> Read:
+    document = from_json(text, source)
+    if not isinstance(document, kind):
+        reason = f"a {_NAMES[type(document)]}, not a {_NAMES[kind]}"
+        raise NotationError(reason, source=source)
+    return document
 
 
 def _text(path: Source) -> str:

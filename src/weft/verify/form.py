@@ -8,7 +8,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from weft.ir.kinds import EDGE_END, Kind, Stream
+from weft.ir.kinds import EDGE_END, Direction, Kind, Stream
 from weft.ir.program import Lane, Program
 from weft.lower.wires import ENDS
 from weft.verify.context import Breach, Context
@@ -122,9 +122,14 @@ def _held(lane: Lane) -> frozenset[Kind]:
         return _HELD[lane.stream] if lane.channel is None else frozenset()
     if lane.channel is None:
         return frozenset()
-    devices = (lane.channel.source, lane.channel.destination)
-    kinds = zip(ENDS[lane.channel.direction], devices, strict=True)
-    return frozenset(kind for kind, device in kinds if device == lane.device)
+    source, destination, direction = lane.channel
+    carried = ENDS.values() if direction is Direction.BOTH else [ENDS[direction]]
+    return frozenset(
+        kind
+        for ends in carried
+        for kind, device in zip(ends, (source, destination), strict=True)
+        if device == lane.device
+    )
 
 
 def _spans_pipes(program: Program) -> Mask:

@@ -9,8 +9,9 @@ from numpy.typing import NDArray
 
 from weft.ir.actions import Column
 from weft.ir.graph import Backward
-from weft.ir.kinds import Kind, Stream
-from weft.ir.program import Lane, Program
+from weft.ir.kinds import Direction, Kind, Stream
+from weft.ir.program import Channel, Lane, Program
+from weft.ir.values import Value
 from weft.lower.wires import ENDS
 from weft.verify.context import Breach, Context
 
@@ -23,6 +24,7 @@ def matched(context: Context) -> Iterator[Breach]:
         yield from _doubled(context, send, receive)
         yield from _needless(context, send, receive)
         yield from _unsent(context, send, receive)
+    yield from _parted(context)
     yield from _crossed(context)
 
 
@@ -75,6 +77,31 @@ def _needed(context: Context, send: Kind) -> NDArray[np.bool_]:
     return np.asarray(crosses.T)
 
 
+def _parted(context: Context) -> Iterator[Breach]:
+    """The first message of those that leave on one channel and are expected on another."""
+    program, dependencies = context.program, context.program.dependencies
+    rows = np.flatnonzero(dependencies.value == Value.MESSAGE)
+    sends, receives = dependencies.producer[rows], dependencies.consumer[rows]
+    ends = np.stack([program.lane_of[sends], program.lane_of[receives]])
+    _, firsts = np.unique(ends, axis=1, return_index=True)
+    for send, receive in zip(sends[firsts].tolist(), receives[firsts].tolist(), strict=True):
+        there, here = (program.lanes[program.lane_of[row]].channel for row in (send, receive))
+        if there and here and there[:2] == here[:2] and there != here:
+            yield context.at(
+                receive,
+                f"device {here.destination} expects {context.token(receive)} on the channel for"
+                f" {_NAMES[here.direction]}, but {context.token(send)} leaves on the one for"
+                f" {_NAMES[there.direction]}. List both on one channel.",
+            )
+
+
+_NAMES = {
+    Direction.ACTIVATION: "activations",
+    Direction.GRADIENT: "gradients",
+    Direction.BOTH: "both",
+}
+
+
 def _crossed(context: Context) -> Iterator[Breach]:
     """Channel by channel, the first message that is not received in the order of sending."""
     program = context.program
@@ -83,22 +110,31 @@ def _crossed(context: Context) -> Iterator[Breach]:
         sender = lane_at.get(Lane(channel.source, Stream.WIRE, channel))
         receiver = lane_at.get(Lane(channel.destination, Stream.WIRE, channel))
         if sender is not None and receiver is not None:
-            yield from _first_crossing(context, sender, receiver)
+            yield from _first_crossing(context, channel, sender, receiver)
 
 
-def _first_crossing(context: Context, sender: int, receiver: int) -> Iterator[Breach]:
+def _first_crossing(
+    context: Context, channel: Channel, sender: int, receiver: int
+) -> Iterator[Breach]:
     program = context.program
     sent, received = _messages(program, sender), _messages(program, receiver)
     if sent.shape != received.shape:
         return  # a message is missing or doubled, and told as that
     differs = np.flatnonzero((sent != received).any(axis=0))
-    if len(differs):
-        send, receive = (int(program.bounds[lane] + differs[0]) for lane in (sender, receiver))
-        yield context.at(
-            receive,
-            f"device {program.device_of[receive]} expects {context.token(receive)} where"
-            f" {context.token(send)} arrives. List receives in the order of their sends.",
+    if not len(differs):
+        return
+    send, receive = (int(program.bounds[lane] + differs[0]) for lane in (sender, receiver))
+    cause = ""
+    if channel.direction is Direction.BOTH:
+        cause = (
+            f": activations and gradients of device {channel.source} come on one channel, in the"
+            f" order of their sends, and {len(differs)} of {sent.shape[1]} are taken for others"
         )
+    yield context.at(
+        receive,
+        f"device {channel.destination} expects {context.token(receive)} where"
+        f" {context.token(send)} arrives{cause}. List receives in the order of their sends.",
+    )
 
 
 def _messages(program: Program, lane: int) -> Column:

@@ -1,1 +1,1 @@
-"""Programs, costs, timelines and graphs as versioned JSON."""
+"""Programs, costs, timelines, graphs, models and devices as versioned JSON."""

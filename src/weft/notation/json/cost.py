@@ -6,14 +6,18 @@
      "link": {"latency": 1e-5, "bandwidth": 5e10},
      "links": [{"from": 3, "to": 4, "latency": 1e-4, "bandwidth": 1e10}],
      "host": {"bandwidth": 2e10},
-     "pairs": {"BF": 0.9}, "sizes": [1, 1, 0.5],
-     "capacity": 8e10, "host_capacity": 1e12, "barrier": true}
+     "pairs": {"BF": 0.9}, "parts": {"F": [0.3, 0.2, 0.3, 0.2]}, "sizes": [1, 1, 0.5],
+     "capacity": 8e10, "host_capacity": 1e12, "barrier": true,
+     "provenance": {"forward": ["measured", "derived", ...], "network": [...]}}
 
 Only "stages" is needed, and of a stage only "forward". Seconds of a stage: forward, input_grad,
 weight_grad, recompute (as forward where it is left out), update, reduce; bytes: weights,
 gradients, optimizer, saved, inputs; 0 where they are left out. "message" is one number of bytes
-for the edges of a chain, or a list with one for each edge. A bandwidth or capacity that is left
-out or null has no limit.
+for the edges of a chain, or a list with one for each edge. "parts" are the shares of F and of I
+that are attention, dispatch, experts and combine. A bandwidth or capacity that is left out or
+null has no limit. "provenance" says of each stage how seconds are known: given (as all are that
+it leaves out), measured, interpolated or derived; beside the seconds of a stage it knows
+"network" and "host".
 """
 
 from __future__ import annotations
@@ -21,8 +25,11 @@ from __future__ import annotations
 import math
 from dataclasses import fields
 
-from weft.cost import Cost, Link, Memory, Network, PerStage, Times
+from weft.cost import Cost, Link, Marks, Memory, Network, PerStage, Provenance, Times
+from weft.cost.cost import Shares
+from weft.cost.provenance import NAMES
 from weft.errors import InputError
+from weft.ir.kinds import Part
 from weft.notation.json.reading import VERSION, Node
 from weft.notation.limits import check_stages
 from weft.notation.places import shown
@@ -33,7 +40,11 @@ _TIMES = tuple(field.name for field in fields(Times))
 _LIMITS = ("capacity", "host_capacity")
 _BYTES = tuple(field.name for field in fields(Memory) if field.name not in _LIMITS)
 _LINK = ("latency", "bandwidth")
-_KEYS = ("stages", "message", "link", "links", "host", "pairs", "sizes", *_LIMITS, "barrier")
+_CUT = ("F", "I")  # into parts
+_KEYS = (
+    *("stages", "message", "link", "links", "host", "pairs", "parts", "sizes"),
+    *(*_LIMITS, "barrier", "provenance"),
+)
 
 
 # writing
@@ -57,7 +68,11 @@ def cost_object(cost: Cost) -> dict[str, object]:
         "links": links,
         "host": _link_object(network.host),
         "pairs": {kinds: float(ratio) for kinds, ratio in cost.pairs.items()},
+        "parts": {kind: [float(share) for share in shares] for kind, shares in cost.parts.items()},
         "sizes": [float(size) for size in cost.sizes],
+        "provenance": {
+            name: [mark.value for mark in marks] for name, marks in cost.provenance.items()
+        },
     }
     written |= {key: value for key, value in optional.items() if value}
     limits = {key: float(getattr(cost.memory, key)) for key in _LIMITS}
@@ -105,8 +120,10 @@ def read_cost(node: Node) -> Cost:
             ),
             network=network,
             pairs=_pairs(members.get("pairs")),
+            parts=_parts(members.get("parts")),
             sizes=tuple(members["sizes"].numbers()) if "sizes" in members else (),
             is_barrier="barrier" not in members or members["barrier"].flag(),
+            provenance=_provenance(members.get("provenance"), len(stages)),
         )
 
 
@@ -172,3 +189,22 @@ def _pairs(node: Node | None) -> dict[str, float]:
                 raise InputError(f"the pair {key} stands twice")
         pairs[key] = ratio.number()
     return pairs
+
+
+def _parts(node: Node | None) -> dict[str, Shares]:
+    parts: dict[str, Shares] = {}
+    for kind, member in node.members(_CUT).items() if node else ():
+        attention, dispatch, experts, combine = member.numbers(exactly=len(Part))
+        parts[kind] = (attention, dispatch, experts, combine)
+    return parts
+
+
+def _provenance(node: Node | None, stages: int) -> Marks:
+    if node is None:
+        return {}
+    return {name: _marks(member, stages) for name, member in node.members(NAMES).items()}
+
+
+def _marks(node: Node, stages: int) -> tuple[Provenance, ...]:
+    node.texts(exactly=stages)
+    return tuple(item.choice(Provenance) for item in node.items())

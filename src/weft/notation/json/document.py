@@ -6,11 +6,19 @@ import json
 from collections.abc import Callable
 from typing import TypeAlias
 
-from weft.cost import Cost
+from weft.cost import Cost, Device, Transformer
 from weft.errors import NotationError
 from weft.ir.program import Program
 from weft.notation.json.cost import FORMAT as COST
 from weft.notation.json.cost import cost_object, read_cost
+from weft.notation.json.descriptions import (
+    DEVICE,
+    MODEL,
+    device_object,
+    model_object,
+    read_device,
+    read_model,
+)
 from weft.notation.json.program import FORMAT as PROGRAM
 from weft.notation.json.program import program_object, read_program
 from weft.notation.json.reading import Node, parse
@@ -19,12 +27,14 @@ from weft.notation.json.timeline import read_timeline, timeline_object
 from weft.notation.places import in_source
 from weft.timeline import Timeline
 
-Document: TypeAlias = Program | Cost | Timeline
+Document: TypeAlias = Program | Cost | Timeline | Transformer | Device
 
 _READERS: dict[str, Callable[[Node], Document]] = {
     PROGRAM: read_program,
     COST: read_cost,
     TIMELINE: read_timeline,
+    MODEL: read_model,
+    DEVICE: read_device,
 }
 
 
@@ -37,6 +47,10 @@ def to_json(thing: Document) -> str:
             members = cost_object(thing)
         case Timeline():
             members = timeline_object(thing)
+        case Transformer():
+            members = model_object(thing)
+        case Device():
+            members = device_object(thing)
     try:
         lines = [f"{json.dumps(key)}: {_dumps(value)}" for key, value in members.items()]
     except ValueError:

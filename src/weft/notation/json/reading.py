@@ -162,6 +162,24 @@ class Node:
             known = ", ".join(str(member.value) for member in choices)
             raise self.wrong(f"one of {known}") from None
 
+    def plain(self, *, depth: int) -> object:
+        """Whatever it is, nested at most so deep, with finite numbers and whole characters."""
+        match self.value:
+            case dict() | list() if not depth:
+                raise self.wrong("a plain value")
+            case dict():
+                members = self.members_of_any_name().items()
+                return {key: member.plain(depth=depth - 1) for key, member in members}
+            case list():
+                return [item.plain(depth=depth - 1) for item in self.items()]
+            case str():
+                return self.text()
+            case int() | float() if not isinstance(self.value, bool):
+                self.number()
+                return self.value
+            case _:
+                return self.value
+
     def _list(self, exactly: int | None) -> list[Any]:
         if not isinstance(self.value, list):
             raise self.wrong("a list")

@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 
 from weft.errors import InputError
-from weft.ir.actions import Action, Pair
+from weft.ir.actions import Action, Actions, Pair
 from weft.ir.kinds import Kind
 from weft.notation.places import shown
 
-WORDS = {
+_WORDS: dict[int, str] = {
     Kind.F: "F",
     Kind.B: "B",
     Kind.I: "I",
@@ -20,11 +20,11 @@ WORDS = {
     Kind.RECV_GRADIENT: "RECV_B",
 }
 
-_KINDS = {word: kind for kind, word in WORDS.items()}
+_KINDS = {word: Kind(kind) for kind, word in _WORDS.items()}
 _ACTION = re.compile(rf"([0-9]{{1,9}})({'|'.join(_KINDS)})([0-9]{{1,9}})")
 _PAIR = re.compile(r"\(([^;()]*);([^;()]*)\)OVERLAP_F_B")
-# Gradients are scaled and weights gathered and dropped where torch's own lowering says.
-_LEFT_OUT = re.compile(r"[0-9]{1,9}(REDUCE_GRAD|UNSHARD|RESHARD)")
+_REDUCTION = re.compile(r"([0-9]{1,9})REDUCE_GRAD")
+_LEFT_OUT = re.compile(r"[0-9]{1,9}(UNSHARD|RESHARD)")  # weights gathered and dropped
 
 
 def read_cell(cell: str) -> Action | Pair | None:
@@ -32,12 +32,19 @@ def read_cell(cell: str) -> Action | Pair | None:
     pair = _PAIR.fullmatch(cell)
     if pair is not None:
         return Pair(_computation(pair[1].strip()), _computation(pair[2].strip()))
+    reduction = _REDUCTION.fullmatch(cell)
+    if reduction is not None:
+        return Action(int(reduction[1]), Kind.REDUCE, version=0)
     return _action(cell) if cell and not _LEFT_OUT.fullmatch(cell) else None
 
 
-def written_cell(action: Action) -> str:
-    """The word of one action."""
-    return f"{action.stage}{WORDS[action.kind]}{action.microbatch}"
+def written_cells(actions: Actions) -> list[str]:
+    """A word for each action."""
+    columns = (actions.stage.tolist(), actions.kind.tolist(), actions.microbatch.tolist())
+    return [
+        f"{stage}{_WORDS[kind]}{microbatch}"
+        for stage, kind, microbatch in zip(*columns, strict=True)
+    ]
 
 
 def paired(first: str, second: str) -> str:
@@ -45,7 +52,7 @@ def paired(first: str, second: str) -> str:
     return f"({first};{second})OVERLAP_F_B"
 
 
-def reduction(stage: int) -> str:
+def written_reduction(stage: int) -> str:
     """The word that has torch divide a stage's gradients by the number of microbatches."""
     return f"{stage}REDUCE_GRAD"
 

@@ -7,20 +7,21 @@ microbatches: the first follows from who runs which stage, the second from the f
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import PurePath
 
 import numpy as np
 from numpy.typing import NDArray
 
 from weft.errors import InputError
-from weft.ir.actions import Actions
+from weft.ir.actions import Actions, Index
 from weft.ir.graph import Graph
 from weft.ir.kinds import EDGE_END, Direction, Kind, Stream
 from weft.ir.placement import Placement
 from weft.ir.program import Channel, Lane, Program
 from weft.notation.limits import check_actions, check_cells, check_stages, check_total
 from weft.notation.places import in_source, on_line
-from weft.notation.torch.cells import read_cell, written_cell
+from weft.notation.torch.cells import read_cell, written_cells, written_reduction
 
 _UPSTREAM = (Kind.SEND_GRADIENT, Kind.RECV_GRADIENT)
 
@@ -34,9 +35,10 @@ def from_torch_csv(text: str, source: str = "") -> Program:
         graph = Graph.chain(placement.stages)
         check_cells(graph, microbatches)
         check_total(sum(map(len, rows)))
+        edge_at = _edge_at(graph)
         for number, row in enumerate(rows, start=1):
             with on_line(number):
-                rows[number - 1] = row = _with_edges(row, graph)
+                rows[number - 1] = row = _with_edges(row, edge_at)
                 check_actions(row, graph, placement, microbatches)
                 _check_wires(row)
         name = PurePath(source).stem or "torch"
@@ -51,10 +53,30 @@ def _rows(text: str) -> list[Actions]:
         with on_line(number):
             found = (read_cell(cell.strip()) for cell in line.split(","))
             row = Actions.collect(slot for slot in found if slot is not None)
+            row = _without_reductions(row)
             if not _is_computed(row).any():
                 raise InputError(f"rank {number - 1} runs nothing")
         rows.append(row)
     return rows
+
+
+def _without_reductions(row: Actions) -> Actions:
+    """The same without what divides the gradients of a stage, which must be all there by then."""
+    is_reduction = row.kind == Kind.REDUCE
+    ends = np.flatnonzero((row.kind == Kind.B) | (row.kind == Kind.W))
+    last = dict(zip(row.stage[ends].tolist(), ends.tolist(), strict=True))
+    seen: set[int] = set()
+    for place in np.flatnonzero(is_reduction).tolist():
+        stage = int(row.stage[place])
+        if stage in seen:
+            raise InputError(f"{written_reduction(stage)} stands twice. Remove one of the two")
+        if last.get(stage, place) > place:
+            raise InputError(
+                f"{written_reduction(stage)} stands in front of a gradient of its stage."
+                " Move it behind the last of them"
+            )
+        seen.add(stage)
+    return row.take(~is_reduction)
 
 
 def _placement(rows: list[Actions]) -> Placement:
@@ -83,17 +105,22 @@ def _microbatches(rows: list[Actions]) -> int:
     return len(found)
 
 
-def _with_edges(row: Actions, graph: Graph) -> Actions:
-    """The same actions; a send or receive names the edge at whose end its stage stands."""
-    edge_at = {
+def _edge_at(graph: Graph) -> dict[tuple[int, int], int]:
+    """The edge of a kind of send or receive at a stage."""
+    return {
         (kind, ends[end]): edge
         for edge, ends in enumerate(graph.edges)
         for kind, end in EDGE_END.items()
     }
+
+
+def _with_edges(row: Actions, edge_at: Mapping[tuple[int, int], int]) -> Actions:
+    """The same actions; a send or receive names the edge at whose end its stage stands."""
     places = zip(row.kind.tolist(), row.stage.tolist(), strict=True)
     edges = np.array([edge_at.get(place, -1) for place in places], np.int32)
-    for lost in np.flatnonzero(~_is_computed(row) & (edges < 0))[:1].tolist():
-        raise InputError(f"{written_cell(row[lost])}: there is no stage at the other end")
+    is_lost = ~_is_computed(row) & (edges < 0)
+    if is_lost.any():
+        raise InputError(f"{_first_of(row, is_lost)}: there is no stage at the other end")
     return row.replace(edge=edges)
 
 
@@ -104,25 +131,35 @@ def _check_wires(row: Actions) -> None:
     when, so that only a row that says the same means the same.
     """
     is_computed = _is_computed(row)
-    slots = np.cumsum(is_computed & (row.joined == 0))  # so far
+    is_send = np.isin(row.kind, (Kind.SEND_ACTIVATION, Kind.SEND_GRADIENT))
+    before = np.cumsum(is_computed & (row.joined == 0))
+    served = _slots_served(row, before)
+    is_apart = is_send & (served != before) & (served > 0)
+    if is_apart.any():
+        raise InputError(
+            f"{_first_of(row, is_apart)} stands apart from the computation whose value it sends."
+            " Move it right behind that"
+        )
+    is_late = ~is_computed & ~is_send & (served <= before) & (served > 0)
+    if is_late.any():
+        raise InputError(
+            f"{_first_of(row, is_late)} stands behind the computation that waits for it."
+            " Move it in front of that"
+        )
+
+
+def _slots_served(row: Actions, slots: Index) -> Index:
+    """For each action, the slot of F, or of B or I, of its stage and microbatch; 0 if none."""
     is_backward = np.isin(row.kind, (Kind.B, Kind.I, *_UPSTREAM))
     cell = (row.stage.astype(np.int64) << 32 | row.microbatch) << 1 | is_backward
-    served = np.flatnonzero(is_computed & (row.kind != Kind.W))
-    slot_at = dict(zip(cell[served].tolist(), slots[served].tolist(), strict=True))
-    for wire in np.flatnonzero(~is_computed).tolist():
-        slot = slot_at.get(int(cell[wire]))
-        word = written_cell(row[wire])
-        if slot is None:
-            continue
-        if row[wire].kind.is_send and slot != slots[wire]:
-            raise InputError(
-                f"{word} stands apart from the computation whose value it sends."
-                " Move it right behind that"
-            )
-        if not row[wire].kind.is_send and slot <= slots[wire]:
-            raise InputError(
-                f"{word} stands behind the computation that waits for it. Move it in front of that"
-            )
+    computed = np.flatnonzero(_is_computed(row) & (row.kind != Kind.W))
+    slot_at = dict(zip(cell[computed].tolist(), slots[computed].tolist(), strict=True))
+    return np.array([slot_at.get(of, 0) for of in cell.tolist()], np.int64)
+
+
+def _first_of(row: Actions, mask: NDArray[np.bool_]) -> str:
+    (word,) = written_cells(row.take([int(mask.argmax())]))
+    return word
 
 
 def _lanes(rows: list[Actions], graph: Graph, placement: Placement) -> dict[Lane, Actions]:

@@ -3,8 +3,8 @@
 A lowered row is one list, so the lanes of a device become one. Every message is listed at the
 moment its value is there, by both its ranks, and all ranks agree on that order:
 
-    rank 0   0F0 0SEND_F0          0F1 0SEND_F1          0RECV_B0 0B0
-    rank 1       1RECV_F0 1F0 1B0      1RECV_F1 1SEND_B0 1F1
+    rank 0   0F0 0SEND_F0 0F1 0SEND_F1     0RECV_B0 0B0
+    rank 1       1RECV_F0 1F0 1RECV_F1 1B0 1SEND_B0 1F1
 """
 
 from __future__ import annotations
@@ -19,10 +19,9 @@ from weft.errors import NotationError
 from weft.ir.actions import Actions, Index
 from weft.ir.earliest import Seconds, earliest
 from weft.ir.graph import Backward
-from weft.ir.kinds import Kind
+from weft.ir.kinds import EDGE_END, Kind
 from weft.ir.program import Program
-from weft.ir.values import Value
-from weft.notation.torch.cells import paired, reduction, written_cell
+from weft.notation.torch.cells import paired, written_cells, written_reduction
 
 
 def to_torch_csv(program: Program) -> str:
@@ -48,7 +47,8 @@ def _beyond_torch(program: Program) -> Iterator[tuple[bool, str]]:
     yield bool((actions.span > 1).any()), "action over several microbatches"
     yield bool((actions.segment >= 0).any()), "parts of a layer"
     yield _has_mixed_pair(actions), "pair of anything but computations"
-    yield _has_late_loss(program), "losses out of order, and it counts them as they come"
+    # Its runtime takes the first loss for that of microbatch 0, and so on.
+    yield _has_late_loss(program), "forwards of the last stage out of order"
 
 
 def _has_mixed_pair(actions: Actions) -> bool:
@@ -58,6 +58,8 @@ def _has_mixed_pair(actions: Actions) -> bool:
 
 def _has_late_loss(program: Program) -> bool:
     """Whether the last stage runs a microbatch before an earlier one."""
+    if len(program.placement.pipes) > 1:
+        return False
     actions = program.actions
     is_loss = (actions.kind == Kind.F) & (actions.stage == program.stages - 1)
     return bool((np.diff(actions.microbatch[is_loss]) < 0).any())
@@ -82,8 +84,9 @@ def _computed(program: Program) -> Iterator[list[str]]:
 
 def _lowered(program: Program) -> Iterator[list[str]]:
     """Messages and reductions at the end of a slot, computations after them."""
-    is_computed = program.actions.kind <= Kind.R
-    length = is_computed[program.first_of_slot].astype(np.float64)
+    kind = program.actions.kind
+    units = np.where(kind <= Kind.R, np.where(kind == Kind.B, 2.0, 1.0), 0.0)
+    length = np.bincount(program.slot_of, units).astype(np.float64)
     start = earliest(program.precedence(np.zeros(len(program.dependencies))), length)
     if len(program.dependencies.missing.consumer) or not np.isfinite(start).all():
         raise NotationError("never ends: `verify` names the action that waits", source=program.name)
@@ -107,30 +110,22 @@ def _in_order(program: Program, cells: list[_Cells]) -> Iterator[list[str]]:
 
 def _computations(program: Program, times: Seconds) -> _Cells:
     rows = np.flatnonzero(program.actions.kind <= Kind.R)
+    actions = program.actions.take(rows)
     words: list[str] = []
-    joined = program.actions.joined[rows]
-    for action, is_second in zip(program.actions.take(rows), joined.tolist(), strict=True):
-        word = written_cell(action)
+    for word, is_second in zip(written_cells(actions), actions.joined.tolist(), strict=True):
         if is_second:
             words[-1] = paired(words[-1], word)
         else:
             words.append(word)
-    first = rows[joined == 0]
+    first = rows[actions.joined == 0]
     return _Cells(first, words, times[first])
 
 
 def _messages(program: Program, end: Seconds) -> _Cells:
     """Both ends of a message when what it carries has been computed, in one order for all."""
-    dependencies, kind = program.dependencies, program.actions.kind
-    sent_by, made_by = np.arange(len(program)), np.arange(len(program))
-    travels = dependencies.value == Value.MESSAGE
-    sent_by[dependencies.consumer[travels]] = dependencies.producer[travels]
-    is_sent = np.isin(kind, (Kind.SEND_ACTIVATION, Kind.SEND_GRADIENT))[dependencies.consumer]
-    made_by[dependencies.consumer[is_sent]] = dependencies.producer[is_sent]
-    rows = np.flatnonzero((kind >= Kind.SEND_ACTIVATION) & (kind <= Kind.RECV_GRADIENT))
-    rows = rows[np.argsort(sent_by[rows], kind="stable")]
-    words = [written_cell(action) for action in program.actions.take(rows)]
-    return _Cells(rows, words, end[made_by[sent_by[rows]]])
+    rows = np.flatnonzero(np.isin(program.actions.kind, list(EDGE_END)))
+    rows = rows[np.argsort(program.origin[rows], kind="stable")]
+    return _Cells(rows, written_cells(program.actions.take(rows)), end[program.origin[rows]])
 
 
 def _reductions(program: Program, end: Seconds) -> _Cells:
@@ -138,4 +133,4 @@ def _reductions(program: Program, end: Seconds) -> _Cells:
     kind, stage = program.actions.kind, program.actions.stage
     last = {int(stage[row]): row for row in np.flatnonzero((kind == Kind.B) | (kind == Kind.W))}
     rows = np.array(list(last.values()), np.int64)
-    return _Cells(rows, [reduction(stage) for stage in last], end[rows])
+    return _Cells(rows, list(map(written_reduction, last)), end[rows])

@@ -1,0 +1,77 @@
+"""Schedules: what each claims and needs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from weft.cli.shelves.shelf import Shelf
+from weft.schedules import REGISTRY, Schedule
+
+
+def _line(name: str, schedule: Schedule) -> tuple[str, ...]:
+    return name, _stages(schedule), schedule.summary
+
+
+def _title(name: str, schedule: Schedule) -> str:
+    return f"{name}: {schedule.summary}"
+
+
+def _page(name: str, schedule: Schedule) -> Iterator[tuple[str, str]]:
+    claims = schedule.claims
+    yield "paper", schedule.paper
+    yield "time", f"{claims.formula}  ({_MEASURES[claims.measure]})"
+    yield "peak", f"{claims.peak_formula}  (microbatches in flight, in shares of a device)"
+    yield "stages", f"{_stages(schedule).replace('+', ' or more')} on each device"
+    for need in schedule.needs:
+        yield "needs", need.words
+    for variant, meaning in schedule.variants.items():
+        yield f"--variant {variant}", meaning
+    yield "try", _example(schedule)
+
+
+_MEASURES = {
+    "wall": "makespan of a step that a barrier ends",
+    "span": "longest span of one device, where steps overlap",
+}
+
+
+def _example(schedule: Schedule) -> str:
+    least, most = schedule.stages_per_device
+    loops = " -k 2" if most is None and least < 2 else ""
+    return f"weft draw {schedule.name} -d 4 -n 8{loops}"
+
+
+def _stages(schedule: Schedule) -> str:
+    least, most = schedule.stages_per_device
+    return str(least) if most == least else f"{least}+"
+
+
+def _described(name: str, schedule: Schedule) -> dict[str, object]:
+    claims, (least, most) = schedule.claims, schedule.stages_per_device
+    return {
+        "name": name,
+        "summary": schedule.summary,
+        "paper": schedule.paper,
+        "claims": {
+            "time": claims.formula,
+            "measure": claims.measure,
+            "peak_activations": claims.peak_formula,
+        },
+        "stages_per_device": {"least": least, "most": most},
+        "needs": [need.words for need in schedule.needs],
+        "variants": dict(schedule.variants),
+        "takes_graph": schedule.takes_graph,
+        "takes_pipes": schedule.takes_pipes,
+    }
+
+
+SHELF = Shelf(
+    things={schedule.name: schedule for schedule in REGISTRY},
+    find=REGISTRY.__getitem__,
+    columns=("schedule", "K", "in short"),
+    line=_line,
+    title=_title,
+    page=_page,
+    described=_described,
+    footer="K is the number of stages on each device. All about one: weft list NAME",
+)

@@ -14,17 +14,36 @@ from weft.cost.mapping import named
 # arXiv 2505.09343, Table 5, 64 bytes: NVLink, and InfiniBand across leaves.
 _NVLINK_LATENCY, _WIRE_LATENCY = 3.33e-6, 3.7e-6
 
-# H200, PyTorch, bf16, random data: a 4096^3 product in 0.17 ms, an 8192^3 one at 788 TFLOP/s.
+# H200, PyTorch 2.11, bf16, random data (benchmarks/costs): products of n x n matrices in TFLOP/s,
+# and causal attention, forward, by its FLOPs (32 heads of 128; 1,024 to 16,384 tokens).
 _HOPPER_PEAK = 989.4e12
-_HOPPER_MATMUL = ((2 * 4096.0**3, 2 * 4096**3 / 0.17e-3), (2 * 8192.0**3, 788e12))
+_HOPPER_PRODUCTS = {
+    256: 1.56,
+    512: 12.1,
+    1024: 96.5,
+    2048: 448.5,
+    4096: 698.0,
+    8192: 746.1,
+    16384: 688.5,
+}
+_HOPPER_MATMUL = tuple((2.0 * n**3, rate * 1e12) for n, rate in _HOPPER_PRODUCTS.items())
+_H200_ATTENTION = (
+    (8.59e9, 157.5e12),
+    (3.44e10, 302.8e12),
+    (1.37e11, 464.0e12),
+    (5.50e11, 597.7e12),
+    (2.20e12, 577.1e12),
+)
 
 # FlashAttention-2 reaches 35 % on an H100 (arXiv 2407.08608, abstract; version 3 up to 75 %) and
 # 50 to 73 % on an A100 (arXiv 2307.08691, abstract).
 _HOPPER_ATTENTION, _AMPERE_ATTENTION = 0.35, 0.5
 
 
-def _hopper_points(*, is_measured: bool) -> tuple[Point, ...]:
-    return tuple(Point(flops, rate / _HOPPER_PEAK, is_measured) for flops, rate in _HOPPER_MATMUL)
+def _hopper_points(
+    rates: tuple[tuple[float, float], ...], *, is_measured: bool
+) -> tuple[Point, ...]:
+    return tuple(Point(flops, rate / _HOPPER_PEAK, is_measured) for flops, rate in rates)
 
 
 _H100 = Device(
@@ -35,7 +54,7 @@ _H100 = Device(
     near=Link(_NVLINK_LATENCY, 450e9),
     far=Link(_WIRE_LATENCY, 50e9),
     per_node=8,
-    matmul=_hopper_points(is_measured=False),
+    matmul=_hopper_points(_HOPPER_MATMUL, is_measured=False),
     attention=(Point(1.0, _HOPPER_ATTENTION),),
     source=(
         "NVIDIA's H100 SXM data sheet: 1,979 TFLOP/s with zeros skipped, 80 GB at 3.35 TB/s, NVLink"
@@ -48,10 +67,11 @@ _H200 = replace(
     bandwidth=4.8e12,
     memory=141e9,
     host=Link(bandwidth=55e9),
-    matmul=_hopper_points(is_measured=True),
+    matmul=_hopper_points(_HOPPER_MATMUL, is_measured=True),
+    attention=_hopper_points(_H200_ATTENTION, is_measured=True),
     source=(
         "NVIDIA's H200 SXM data sheet: as the H100, but 141 GB at 4.8 TB/s. Measured for Weft:"
-        " products, and 55 GB/s to and from the host"
+        " products, attention, and 55 GB/s to and from the host (benchmarks/costs)"
     ),
 )
 

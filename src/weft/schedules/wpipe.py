@@ -71,8 +71,11 @@ def _is_long(shape: Shape) -> bool:
 
 
 def _longer(shape: Shape) -> Shape:
-    size = _lead(shape, 0)
-    return shape.but(round=size, microbatches=-(-shape.microbatches // size) * size)
+    least = _lead(shape, 0)
+    for size in range(least, shape.microbatches + 1):
+        if shape.microbatches % size == 0:
+            return shape.but(round=size)
+    return shape.but(round=least, microbatches=least)
 
 
 @schedule(

@@ -71,6 +71,8 @@ def _words(shape: Shape, name: str) -> str:
     match name:
         case "variant":
             return f"variant {shape.variant}" if shape.variant else "no variant"
+        case "round":
+            return f"rounds of {shape.round}" if shape.round else "no round"
         case "graph" | "placement":
             return "no graph"
         case _:

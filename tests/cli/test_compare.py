@@ -18,7 +18,7 @@ def test_every_schedule_and_variant_is_ranked_or_refused() -> None:
 
 def test_rows_are_ranked_by_time_then_by_peak() -> None:
     rows = weft_json("compare", "-d", "4", "-n", "8")["rows"]
-    keys = [(row["makespan"], max(row["peak_activations"])) for row in rows]
+    keys = [(row["time"], max(row["peak_activations"])) for row in rows]
     assert keys == sorted(keys)
     assert [row["rank"] for row in rows] == list(range(1, len(rows) + 1))
 
@@ -30,6 +30,16 @@ def test_a_table_for_people() -> None:
     ]
     assert table[1].split() == ["1", "zbv", "2", "25.5", "5.9%", "0.0%", "4", "1", "96", "1"]
     assert table[2].split() == ["2", "1f1b", "1", "33", "27.3%", "27.3%", "4", "1", "48", "1"]
+
+
+def test_a_run_without_a_flush_is_compared_by_its_step() -> None:
+    rows = weft_json("compare", "1f1b", "pipedream", "pipedream-2bw", "-d", "4", "-n", "8")["rows"]
+    times = {(row["name"], row["variant"]): row["time"] for row in rows}
+    assert times["1f1b", ""] == 33
+    assert times["pipedream", ""] == times["pipedream-2bw", "eager"] == 24
+    table = weft("compare", "1f1b", "pipedream", "-d", "4", "-n", "8").stdout
+    assert re.search(r"pipedream +1 +24 +0.0% +0.0% +4 +4 +3 +48 ", table)
+    assert re.search(r"1f1b +1 +33 .* 4 +1 +0 +48 ", table)
 
 
 def test_only_schedules_that_loop_take_more_stages() -> None:

@@ -56,7 +56,7 @@ def test_many_small_products_are_not_one_large_one() -> None:
 
 
 def test_what_was_measured_on_the_h200() -> None:
-    """bf16 products (benchmarks/costs): 4096^3 at 698, 8192^3 at 746 TFLOP/s; 55 GB/s to the host."""
+    """bf16 products (benchmarks/costs) at 698 and 746 TFLOP/s; 55 GB/s to the host."""
     device = DEVICES["h200"]
     for size, seconds in ((4096, 2 * 4096**3 / 698e12), (8192, 2 * 8192**3 / 746.1e12)):
         estimate = device.multiplying(2.0 * size**3, moved=6.0 * size**2)

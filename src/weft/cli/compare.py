@@ -14,12 +14,23 @@ from weft.cli.help import Sectioned
 from weft.cli.options import Prices, Sizes, as_json, priced, schedule_names, sized
 from weft.cli.output import facts, show, show_json, table
 from weft.cli.progress import with_progress
-from weft.cli.requests import Pricing, cost_of, pricing_of, proved, shape_of, speed_of
+from weft.cli.requests import (
+    Pricing,
+    cost_of,
+    pricing_of,
+    proved,
+    settled_of,
+    shape_of,
+    speed_of,
+)
 from weft.draw.caption import number, percent
 from weft.draw.units import BYTES, NONE, SECONDS, Unit, fitting, is_physical
 from weft.errors import InputError, ProgramError
+from weft.ir.program import Program
+from weft.ir.versions import resident_versions, staleness
 from weft.schedules import REGISTRY, Schedule, Shape
-from weft.timeline import Bubble
+from weft.simulate import Steady
+from weft.timeline import Bubble, Timeline
 
 LOOPS = 2  # stages per device where a schedule takes any number: fewer would be no loop
 
@@ -84,6 +95,8 @@ class Row(NamedTuple):
     is_fitting: bool | None
     mfu: float | None
     weight_copies: float
+    staleness: int
+    messages: int
     bubble: Bubble
     described: dict[str, object]
 
@@ -123,25 +136,44 @@ def _result(entry: Entry, pricing: Pricing) -> Row | Refused:
         return Refused(schedule.name, shape.variant, str(error.findings[0]))
     except InputError as error:
         return Refused(schedule.name, shape.variant, str(error))
-    speed = speed_of(timeline, pricing)
+    settled = settled_of(schedule, shape, pricing)
+    speed = speed_of(timeline, pricing, settled)
+    step_time = _step_time(timeline, shape, settled)
     return Row(
         name=schedule.name,
         variant=shape.variant,
         stages_per_device=shape.stages_per_device,
-        time=timeline.makespan,
+        time=step_time,
         peak=max(timeline.peak_activations),
         memory=max(timeline.memory.peaks),
         is_physical=is_physical(timeline),
         is_fitting=is_fitting(timeline),
         mfu=speed.mfu if speed else None,
-        weight_copies=program.placement.weight_copies,
-        bubble=timeline.bubble,
+        weight_copies=_weights(timeline.program),
+        staleness=max(staleness(timeline.program)),
+        messages=timeline.program.messages // (shape.updates if settled else 1),
+        bubble=Bubble(settled.bubble, settled.bubble) if settled else timeline.bubble,
         described={
             "variant": shape.variant,
+            "time": step_time,
             "stages_per_device": shape.stages_per_device,
-            **figures(timeline, proof, speed=speed),
+            **figures(timeline, proof, settled, speed),
         },
     )
+
+
+def _step_time(timeline: Timeline, shape: Shape, settled: Steady | None) -> float:
+    """Seconds for the microbatches of a step; without a flush, once settled."""
+    if settled is None:
+        return timeline.makespan
+    return settled.period * shape.microbatches / timeline.program.microbatches
+
+
+def _weights(program: Program) -> float:
+    """Most copies and versions of weights on a device, in shares of the model."""
+    versions, share = resident_versions(program), program.devices / program.stages
+    held = program.placement.held
+    return max(sum(versions[stage] for _, stage in stages) for stages in held) * share
 
 
 def _rank(row: Row) -> tuple[bool, float, float]:
@@ -161,6 +193,7 @@ def _columns(rows: list[Row]) -> list[Column]:
     """The columns in which these rows have something to say."""
     looped = "stages on each device; -k sets it for schedules that loop"
     in_flight = "most microbatches in flight on a device, in shares of a device"
+    copies = "of the weights, versions included"
     blocking = "least depth of channels whose sends block"
     return [
         Column("schedule", _title),
@@ -168,7 +201,9 @@ def _columns(rows: list[Row]) -> list[Column]:
         *_time_columns(rows),
         Column("peak", lambda row: number(row.peak), in_flight),
         *_memory_columns(rows),
-        Column("copies", lambda row: number(row.weight_copies), "of the weights"),
+        Column(
+            "copies", lambda row: number(row.weight_copies), "of the weights, versions included"
+        ),
         Column("messages", lambda row: str(row.described["messages"])),
         Column("depth", lambda row: str(row.described["channel_depth"]), blocking),
     ]
@@ -176,7 +211,8 @@ def _columns(rows: list[Row]) -> list[Column]:
 
 def _time_columns(rows: list[Row]) -> Iterator[Column]:
     unit = fitting(max(row.time for row in rows), SECONDS) if rows[0].is_physical else NONE
-    yield Column(_in("time", unit), lambda row: unit.number(row.time))
+    of_step = "of a step; without a flush that of its N microbatches, once settled"
+    yield Column(_in("time", unit), lambda row: unit.number(row.time), of_step)
     yield Column(
         "wall", lambda row: percent(row.bubble.wall), "bubble with a barrier between steps"
     )
@@ -184,6 +220,12 @@ def _time_columns(rows: list[Row]) -> Iterator[Column]:
     if any(row.mfu is not None for row in rows):
         note = "FLOPs of the model, of what all devices can do in that time"
         yield Column("MFU", lambda row: "-" if row.mfu is None else percent(row.mfu), note)
+
+
+def _staleness_columns(rows: list[Row]) -> Iterator[Column]:
+    if any(row.staleness for row in rows):
+        note = "most updates that weights in use lag behind; 0: gradients are exact"
+        yield Column("stale", lambda row: str(row.staleness), note)
 
 
 def _memory_columns(rows: list[Row]) -> Iterator[Column]:

@@ -6,16 +6,19 @@ import click
 
 from weft.cli.capacity import warn_of_memory
 from weft.cli.help import Sectioned
-from weft.cli.options import Prices, Sizes, count, named, priced, sized
+from weft.cli.options import Passes, Prices, Sizes, count, named, passed, priced, sized
 from weft.cli.output import has_colour, screen, show_picture
-from weft.cli.requests import cost_of, pricing_of, program_of, proved
+from weft.cli.passes import in_streams, timed
+from weft.cli.requests import pricing_of, program_of
 from weft.draw import coloured, plain
+from weft.draw.bands import devices, streams
 from weft.notation import plain as plain_lanes
 
 
 @click.command("draw", cls=Sectioned)
 @named
 @sized
+@passed
 @priced
 @count(
     "--width",
@@ -24,13 +27,21 @@ from weft.notation import plain as plain_lanes
     help="Columns to fill.  [default: the terminal's, or 120]",
 )
 @click.option("--color/--no-color", "is_coloured", default=None, help="Colours, or letters alone.")
+@click.option(
+    "--streams",
+    "has_streams",
+    is_flag=True,
+    help="Three rows for each device: computation, communication, offload.",
+)
 @click.option("--text", "is_text", is_flag=True, help="A line of actions for each device, to diff.")
 def command(
     name: str,
     sizes: Sizes,
+    passes: Passes,
     prices: Prices,
     width: int | None,
     is_coloured: bool | None,
+    has_streams: bool,
     is_text: bool,
 ) -> None:
     """Draw the timeline of schedule NAME, or of a program in the file NAME.
@@ -54,11 +65,20 @@ def command(
     \b
       $ weft draw zb-h1 -d 8 -n 16 --model gpt-6.2b --device a100
 
+    \b
+      $ weft draw kimi-k2 -d 4 -k 2 -n 8 --streams
+
+    With --streams pairs are cut into attention, dispatch, experts and combine (A D E C, lower
+    case on the way back), what is saved is offloaded (O) and loaded back (L), and P is a send.
+
     Times of a model on a device are in seconds. What needs more memory than a device has is
     drawn with a warning; only `weft verify` refuses it.
     """
-    program = program_of(name, sizes)
-    timeline, _ = proved(program, cost_of(program, pricing_of(prices)))
+    program, pricing = program_of(name, sizes), pricing_of(prices)
+    if has_streams:
+        timeline, bands_of = in_streams(program, pricing, passes), streams
+    else:
+        timeline, bands_of = timed(program, pricing, passes)[0], devices
     warn_of_memory(timeline)
     if is_text:
         print(plain_lanes(timeline.program))
@@ -66,6 +86,6 @@ def command(
     console = screen(is_coloured=is_coloured)
     columns = width or console.width
     if has_colour(console):
-        show_picture(console, coloured(timeline, width=columns))
+        show_picture(console, coloured(timeline, width=columns, bands_of=bands_of))
     else:
-        print(plain(timeline, width=columns))
+        print(plain(timeline, width=columns, bands_of=bands_of))

@@ -6,9 +6,13 @@ from dataclasses import fields
 
 import click
 
-from weft.cli.options import Machine, Prices
+from weft.cli.options import Machine, Passes, Prices
 
-BUNDLES = {"Costs in units, or from a file": Prices, "Costs of a model on a device": Machine}
+BUNDLES = {
+    "Added to the program": Passes,
+    "Costs in units, or from a file": Prices,
+    "Costs of a model on a device": Machine,
+}
 SECTIONS = {item.name: title for title, bundle in BUNDLES.items() for item in fields(bundle)}
 
 
@@ -23,5 +27,6 @@ class Sectioned(click.Command):
             if record is not None and isinstance(parameter, click.Option):
                 sections[SECTIONS.get(parameter.name or "", "Options")].append(record)
         for title, rows in sections.items():
-            with formatter.section(title):
-                formatter.write_dl(rows)
+            if rows:
+                with formatter.section(title):
+                    formatter.write_dl(rows)

@@ -59,6 +59,16 @@ class Prices:
     machine: Machine = field(default_factory=Machine)
 
 
+@dataclass(frozen=True, slots=True)
+class Passes:
+    """What is added to the program before it is timed; None where nothing is."""
+
+    recompute: str | None = None
+    offload: str | None = None
+    copy: float | None = None
+    experts: int | None = None
+
+
 def count(*names: str, metavar: str, help: str, least: int = 1, **more: Any) -> Decorator:
     """An option that takes a whole number from `least` up."""
 
@@ -215,6 +225,29 @@ MACHINE = (
 )
 
 
+PASSES = (
+    click.option(
+        "--recompute",
+        metavar="all|S,S,...",
+        help="Keep only the inputs of these stages; run them again before their backward.",
+    ),
+    click.option(
+        "--offload",
+        metavar="all|S,S,...",
+        help="Move what these stages save to the host until their backward needs it.",
+    ),
+    amount(
+        "--copy",
+        help="To move what a device's share saves, one way.  [default: a quarter of F + B]",
+    ),
+    count(
+        "--experts",
+        metavar="LAYERS",
+        help="Cut each stage into so many layers, their parts on two streams.",
+    ),
+)
+
+
 def named(command: Command) -> Command:
     """Add NAME: a schedule, or the file of a program."""
     return click.argument("name", shell_complete=schedule_names)(command)
@@ -229,6 +262,11 @@ def priced(command: Command) -> Command:
     """Add the options of a cost; the command gets them as `prices`, `prices.machine` included."""
     with_prices = _bundled("prices", Prices, PRICES)(command)
     return _bundled("machine", Machine, MACHINE)(with_prices)
+
+
+def passed(command: Command) -> Command:
+    """Add the options of lowering passes; the command gets them as `passes`."""
+    return _bundled("passes", Passes, PASSES)(command)
 
 
 def as_json(command: Command) -> Command:

@@ -122,14 +122,19 @@ def unfolded(program: Program) -> Program:
 
 def steady_of(name: str, sizes: Sizes, pricing: Pricing) -> Steady | None:
     """What a schedule that does not flush, or a program that repeats, settles into."""
-    if _is_file(name):
-        program = read_program(name)
-    elif (schedule := REGISTRY[name]).is_asynchronous:
-        shape = shape_of(schedule, sizes)
-        program = schedule.program(shape.but(updates=2 * shape.devices + 2))
-    else:
-        return None
+    if not _is_file(name):
+        schedule = REGISTRY[name]
+        return settled_of(schedule, shape_of(schedule, sizes), pricing)
+    program = read_program(name)
     return steady(program, cost_of(program, pricing)) if program.period else None
+
+
+def settled_of(schedule: Schedule, shape: Shape, pricing: Pricing) -> Steady | None:
+    """What a schedule settles into, however short the run that was asked for."""
+    if not schedule.is_asynchronous:
+        return None
+    program = schedule.program(shape.but(updates=2 * shape.devices + 2))
+    return steady(program, cost_of(program, pricing))
 
 
 def _is_file(name: str) -> bool:

@@ -46,8 +46,9 @@ def devices(program: Program) -> list[Band]:
 
 def streams(program: Program) -> list[Band]:
     """Three bands for each device; one that is empty on all of them is left out."""
+    digits, letters = len(str(program.devices - 1)), max(map(len, ROWS))
     bands = [
-        Band(f"{device} {name}", device, _lanes(program, device, wanted))
+        Band(f"{device:>{digits}} {name:{letters}}", device, _lanes(program, device, wanted))
         for device in range(program.devices)
         for name, wanted in ROWS.items()
     ]

@@ -10,16 +10,16 @@ from collections.abc import Iterable, Iterator
 from textwrap import wrap
 
 import numpy as np
+from numpy.typing import NDArray
 from rich.style import Style
 from rich.text import Text
 
-from weft.draw.bands import Band, BandsOf, devices
-from weft.draw.caption import figures, legend, number, title
+from weft.draw.bands import Band, BandsOf, devices, shown_ends
+from weft.draw.caption import WORDS, figures, legend, number, title
 from weft.draw.grid import Grid, fit, usual_shortest
 from weft.draw.marks import Mark, marker
 from weft.draw.pens import DIM, Colours, HalfColumns, Letters, Pen
 from weft.draw.units import Unit, time_unit
-from weft.ir.actions import Index
 from weft.ir.kinds import Kind
 from weft.ir.program import Program
 from weft.timeline import Timeline
@@ -27,7 +27,8 @@ from weft.timeline import Timeline
 MOST_ROWS = 64  # of more devices, the first and the last are drawn
 LEAST_ROOM = 8
 SAMPLES = 4  # of a half column that holds several actions
-UPDATE = Style(bold=True, reverse=True)
+MOMENT = Style(bold=True, reverse=True)
+MOMENTS = (Kind.UPDATE, Kind.SEND_ACTIVATION, Kind.SEND_GRADIENT)
 
 
 def plain(timeline: Timeline, *, width: int, bands_of: BandsOf = devices) -> str:
@@ -86,7 +87,7 @@ def _picture(timeline: Timeline, bands: list[Band], grid: Grid, pen: Pen, width:
         *_rows(timeline, bands, grid, pen),
         Text(gutter + _axis(grid, pen, time_unit(timeline)), DIM),
         *_flowed(map(Text, figures(timeline)), width),
-        *_flowed(_legend(timeline, pen), width),
+        *_flowed(_legend(timeline, bands, pen), width),
     ]
     return Text("\n").join(lines)
 
@@ -96,29 +97,36 @@ def _rows(timeline: Timeline, bands: list[Band], grid: Grid, pen: Pen) -> Iterat
     hidden = _hidden(timeline.program.devices)
     for band, columns in zip(bands, grid.rows(timeline, bands), strict=True):
         if band.device not in hidden:
-            row = pen.row(columns)
-            if band.label.split()[-1] in (str(band.device), "compute"):
-                row = _with_updates(row, timeline, grid, pen, band.device)
+            row = _with_moments(pen.row(columns), timeline, band, grid, pen)
             yield Text.assemble((f"{band.label:>{gutter - 1}} ", DIM), row)
         elif band.device == hidden.start:
             yield Text(f"{'':{gutter}}{len(hidden)} more devices", DIM)
 
 
-def _with_updates(row: Text, timeline: Timeline, grid: Grid, pen: Pen, device: int) -> Text:
-    """A U at the end of what stands before an update that takes no time, where there is room."""
-    moments = _moments(timeline)
-    here = moments[timeline.program.device_of[moments] == device]
-    columns = (timeline.end[here] - grid.opening) * grid.per_second / pen.per_character
-    for column in np.rint(columns).astype(int).tolist():
-        if 0 < column <= len(row) and row.plain[column - 1] in (" ", pen.idle):
-            row = Text.assemble(row[: column - 1], ("U", UPDATE), row[column:])
+def _with_moments(row: Text, timeline: Timeline, band: Band, grid: Grid, pen: Pen) -> Text:
+    """A letter for what takes no time, where there is room: at the end of what stands before."""
+    marks_of = marker(timeline.program)
+    per_second = grid.per_second / pen.per_character
+    for slots in band.lanes:
+        first = timeline.program.first_of_slot[slots]
+        here = _is_moment(timeline)[first]
+        columns = (timeline.end[first][here] - grid.opening) * per_second
+        for slot, column in zip(slots[here].tolist(), columns.tolist(), strict=True):
+            row = _with_letter(row, marks_of(slot)[0].letter, round(column), pen.idle)
     return row
 
 
-def _moments(timeline: Timeline) -> Index:
-    """Updates that take no time."""
-    is_update = timeline.program.actions.kind == Kind.UPDATE
-    return np.flatnonzero(is_update & (timeline.start == timeline.end))
+def _is_moment(timeline: Timeline) -> NDArray[np.bool_]:
+    """For each action, whether it is an update or a send that takes no time."""
+    is_short = timeline.start == shown_ends(timeline)
+    return np.asarray(is_short & np.isin(timeline.program.actions.kind, MOMENTS))
+
+
+def _with_letter(row: Text, letter: str, column: int, idle: str) -> Text:
+    for place in (column - 1, column):
+        if 0 <= place < len(row) and row.plain[place] in (" ", idle):
+            return Text.assemble(row[:place], (letter, MOMENT), row[place + 1 :])
+    return row
 
 
 def _hidden(devices: int) -> range:
@@ -151,15 +159,19 @@ def _round_step(least: float) -> float:
     return float(next(step for step in steps if step >= least * (1 - 1e-9)))
 
 
-def _legend(timeline: Timeline, pen: Pen) -> Iterator[Text]:
+def _legend(timeline: Timeline, bands: list[Band], pen: Pen) -> Iterator[Text]:
     actions = timeline.program.actions
     for marks, meaning in legend(timeline):
         yield Text.assemble(*map(pen.swatch, marks), f" {meaning}")
     for second in actions.joined.nonzero()[0][:1].tolist():
         both = Mark(actions[second - 1].kind), Mark(actions[second].kind)
         yield Text.assemble(pen.pair(*both), " in one slot")
-    if len(_moments(timeline)):
-        yield Text.assemble(("U", UPDATE), " update")
+    has_wires = len(bands) > timeline.program.devices
+    short = set(actions.kind[_is_moment(timeline)].tolist())
+    if Kind.UPDATE in short:
+        yield Text.assemble(("U", MOMENT), " update")
+    if short - {Kind.UPDATE} and has_wires:
+        yield Text.assemble(("P", MOMENT), f" {WORDS[Kind.SEND_ACTIVATION]}")
     if (actions.version > 0).any():
         yield Text("₀₁₂ version of the weights")
     yield Text(f"{pen.idle} idle", DIM)

@@ -201,10 +201,9 @@ def _columns(rows: list[Row]) -> list[Column]:
         *_time_columns(rows),
         Column("peak", lambda row: number(row.peak), in_flight),
         *_memory_columns(rows),
-        Column(
-            "copies", lambda row: number(row.weight_copies), "of the weights, versions included"
-        ),
-        Column("messages", lambda row: str(row.described["messages"])),
+        Column("copies", lambda row: number(row.weight_copies), copies),
+        *_staleness_columns(rows),
+        Column("messages", lambda row: str(row.messages), "of a step"),
         Column("depth", lambda row: str(row.described["channel_depth"]), blocking),
     ]
 

@@ -1,0 +1,80 @@
+"""What the options add to a program: recompute, offload, experts; and three rows per device."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.cli.running import refused, weft, weft_json
+
+K2 = ("kimi-k2", "-d", "4", "-k", "2", "-n", "8")
+
+
+def test_offload_lowers_memory_and_keeps_the_time() -> None:
+    words = ("simulate", "1f1b", "-d", "8", "-n", "32")
+    plain, away = weft_json(*words), weft_json(*words, "--offload", "all", "--copy", "0.75")
+    assert away["makespan"] == plain["makespan"] == 117
+    assert away["memory"]["categories"]["activations"][0] == 2
+    assert plain["memory"]["categories"]["activations"][0] == 8
+    assert away["verified"] is True
+
+
+def test_offload_of_some_stages() -> None:
+    words = ("simulate", "1f1b", "-d", "4", "-n", "8", "--copy", "0.25")
+    peaks = weft_json(*words, "--offload", "0")["memory"]["categories"]["activations"]
+    assert peaks[0] < 4
+    assert peaks[1:] == [3, 2, 1]
+
+
+def test_recompute_runs_the_forward_again() -> None:
+    words = ("simulate", "gpipe", "-d", "4", "-n", "8")
+    assert weft_json(*words, "--recompute", "all")["makespan"] == 44
+    assert weft_json(*words, "--recompute", "0,1")["makespan"] < 44
+
+
+def test_experts_cut_pairs_into_streams() -> None:
+    costs = ("--forward", "3", "--input-grad", "3", "--weight-grad", "2", "--pair", "6")
+    assert weft_json("simulate", *K2, *costs)["makespan"] == 62.5
+    assert weft_json("simulate", *K2, *costs, "--experts", "1")["makespan"] == 60.5
+    ends = weft_json("simulate", *K2, "--variant", "paired-ends", *costs)
+    assert ends["makespan"] == 61.5
+
+
+def test_three_rows_for_each_device() -> None:
+    lines = weft("draw", *K2, "--streams", "--width", "160").stdout.splitlines()
+    rows = lines[1:13]
+    assert [row.split()[:2] for row in rows] == [
+        [str(device), name] for device in range(4) for name in ("compute", "comm", "copy")
+    ]
+    assert rows[0].split()[2].startswith("A")
+    legend = " ".join(lines[14:])
+    for word in ("attention", "dispatch", "experts", "combine", "offload", "load back", "send"):
+        assert word in legend
+
+
+@pytest.mark.parametrize("name", ["1f1b", "dualpipe", "dualpipev", "zbv", "pipedream-2bw"])
+def test_streams_of_other_schedules(name: str) -> None:
+    picture = weft("draw", name, "-d", "4", "-n", "8", "--streams").stdout
+    assert "0 compute" in picture
+    assert "3 copy" in picture or name == "1f1b"
+
+
+def test_versions_and_updates_are_drawn() -> None:
+    picture = weft("draw", "pipedream-2bw", "-d", "2", "-n", "2", "--updates", "3").stdout
+    assert "F0₀" in picture
+    assert "F4₁" in picture
+    assert "U update" in picture
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (("--offload", "9"), "stages are numbered 0 to 3"),
+        (("--offload", "x"), "`all`, or stages like 0,2,4"),
+        (("--recompute", "-1"), "stages are numbered 0 to 3"),
+        (("--experts", "0"), "0 is less than 1"),
+        (("--copy", "nan"), "not a finite number"),
+        (("--offload", "all", "--copy", "1", "--model", "gpt-6.2b", "--device", "a100"), "--copy"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(words: tuple[str, ...], reason: str) -> None:
+    refused(weft("simulate", "1f1b", "-d", "4", "-n", "8", *words), reason)

@@ -14,6 +14,7 @@ from weft.errors import InputError
 from weft.ir.kinds import Kind, Stream
 from weft.ir.program import Program
 from weft.lower import offload, recompute, recompute_early, updates, wires
+from weft.notation import plain
 from weft.schedules import REGISTRY, gpipe, kimi_k2, one_f_one_b, zb_h1
 from weft.simulate import simulate
 from weft.timeline import Category, Timeline
@@ -116,11 +117,10 @@ def test_what_offloads_already_is_refused() -> None:
         offload(timeline, stages=[7])
 
 
-def test_the_recompute_pass_makes_gpipes_variants() -> None:
-    plain = gpipe(devices=4, microbatches=8)
-    assert recompute(plain) == gpipe(devices=4, microbatches=8, variant="recompute")
-    early = gpipe(devices=4, microbatches=8, variant="recompute-early")
-    assert recompute_early(plain) == early
+def test_recomputation_stands_in_front_of_the_backward() -> None:
+    program = gpipe(devices=1, microbatches=2)
+    assert plain(recompute(program)) == "F0 F1 R0|B0 R1|B1"
+    assert plain(recompute_early(program)) == "F0 F1 R0 B0 R1 B1"
 
 
 def test_recomputing_some_stages() -> None:

@@ -6,7 +6,7 @@ from weft.cost import Share
 from weft.ir.actions import Action, Pair
 from weft.ir.placement import Placement
 from weft.ir.program import Program
-from weft.schedules.kit.eight_phases import Stream, eight_phases
+from weft.schedules.kit.eight_phases import Stream, eight_phases, idle_of, is_exact
 from weft.schedules.kit.schedule import EVEN_DEVICES, TWICE_FULL_PIPE, Claims, Need, schedule
 from weft.schedules.kit.shape import Shape
 
@@ -24,15 +24,8 @@ def _lane(device: int, shape: Shape) -> Iterator[Action | Pair]:
 
 
 def _seconds(shape: Shape, share: Share) -> float:
-    pair = share.pair if share.pair is not None else share.forward + share.backward
-    idle = pair + share.backward - 3 * share.weight_grad
     work = shape.microbatches * (share.forward + share.backward)
-    return work + (shape.devices // 2 - 1) * idle
-
-
-def _holds(shape: Shape, share: Share) -> bool:
-    is_plain = share.pair is None or share.pair == share.forward + share.backward
-    return is_plain and share.forward == share.input_grad >= share.weight_grad
+    return work + (shape.devices // 2 - 1) * idle_of(share)
 
 
 @schedule(
@@ -44,7 +37,7 @@ def _holds(shape: Shape, share: Share) -> bool:
         seconds=_seconds,
         peak_formula="D + 1 on every device",
         peak=lambda shape, device: shape.devices + 1,
-        holds=_holds,
+        holds=is_exact,
         weight_copies=lambda shape: 2,
     ),
     needs=[

@@ -6,7 +6,7 @@ from weft.cost import Share
 from weft.ir.actions import Action, Pair
 from weft.ir.placement import Placement
 from weft.ir.program import Program
-from weft.schedules.kit.eight_phases import Stream, eight_phases
+from weft.schedules.kit.eight_phases import Stream, eight_phases, idle_of, is_exact
 from weft.schedules.kit.schedule import TWICE_FULL_PIPE, Claims, schedule
 from weft.schedules.kit.shape import Shape
 
@@ -21,15 +21,8 @@ def _lane(device: int, shape: Shape) -> Iterator[Action | Pair]:
 
 
 def _seconds(shape: Shape, share: Share) -> float:
-    pair = share.pair if share.pair is not None else share.forward + share.backward
-    idle = pair + share.backward - 3 * share.weight_grad
     work = shape.microbatches * (share.forward + share.backward)
-    return work + (shape.devices - 1) * idle / 2
-
-
-def _holds(shape: Shape, share: Share) -> bool:
-    is_plain = share.pair is None or share.pair == share.forward + share.backward
-    return is_plain and share.forward == share.input_grad >= share.weight_grad
+    return work + (shape.devices - 1) * idle_of(share) / 2
 
 
 @schedule(
@@ -41,7 +34,7 @@ def _holds(shape: Shape, share: Share) -> bool:
         seconds=_seconds,
         peak_formula="D + 1/2 on every device",
         peak=lambda shape, device: shape.devices + 0.5,
-        holds=_holds,
+        holds=is_exact,
     ),
     needs=[TWICE_FULL_PIPE],
     stages_per_device=(2, 2),

@@ -3,32 +3,23 @@
 from collections.abc import Iterator
 
 from weft.cost import Share
-from weft.ir.actions import Action, Pair
-from weft.ir.graph import Backward, Graph
+from weft.ir.actions import Action
+from weft.ir.graph import Graph
 from weft.ir.kinds import Kind
 from weft.ir.program import Program
+from weft.lower import recompute, recompute_early
 from weft.schedules.kit.graphs import graph_of, on_devices
 from weft.schedules.kit.schedule import Claims, schedule
 from weft.schedules.kit.shape import Shape
 
 
-def _lane(stage: int, graph: Graph, shape: Shape) -> Iterator[Action | Pair]:
-    """F0 F1 F2 F3 | B0 B1 B2 B3, each B with its R before it where the stage is recomputed."""
-    whole = graph.stages[stage].is_whole_batch
-    span = shape.microbatches if whole else 1
-    for microbatch in range(0, shape.microbatches, span):
-        yield Action(stage, Kind.F, microbatch, span)
-    if graph.stages[stage].backward is Backward.NONE:
-        return
-    for microbatch in range(0, shape.microbatches, span):
-        again = Action(stage, Kind.R, microbatch, span)
-        backward = Action(stage, Kind.B, microbatch, span)
-        if shape.variant == "recompute":
-            yield Pair(again, backward)
-        elif shape.variant == "recompute-early":
-            yield from (again, backward)
-        else:
-            yield backward
+def _lane(stage: int, graph: Graph, shape: Shape) -> Iterator[Action]:
+    """F0 F1 F2 F3 | B0 B1 B2 B3; a stage over the whole batch has one of each."""
+    span = shape.microbatches if graph.stages[stage].is_whole_batch else 1
+    is_learning = graph.stages[stage].is_learning
+    for kind in (Kind.F, Kind.B) if is_learning else (Kind.F,):
+        for microbatch in range(0, shape.microbatches, span):
+            yield Action(stage, kind, microbatch, span)
 
 
 def _seconds(shape: Shape, share: Share) -> float:
@@ -64,4 +55,11 @@ def _seconds(shape: Shape, share: Share) -> float:
 def gpipe(shape: Shape) -> Program:
     graph = graph_of(shape)
     lanes = [_lane(stage, graph, shape) for stage in range(len(graph))]
-    return on_devices("gpipe", graph, lanes, shape)
+    program = on_devices("gpipe", graph, lanes, shape)
+    match shape.variant:
+        case "recompute":
+            return recompute(program)
+        case "recompute-early":
+            return recompute_early(program)
+        case _:
+            return program

@@ -4,7 +4,7 @@ from weft.cost import Share
 from weft.ir.actions import Actions
 from weft.ir.placement import Placement
 from weft.ir.program import Program
-from weft.schedules.kit.asynchronous import delayed, folded, one_for_one, run_length
+from weft.schedules.kit.asynchronous import Run, asynchronous, delayed, one_for_one, run_length
 from weft.schedules.kit.schedule import Claims, schedule
 from weft.schedules.kit.shape import Shape
 
@@ -34,19 +34,10 @@ def _seconds(shape: Shape, share: Share) -> float:
     is_asynchronous=True,
 )
 def naive_async(shape: Shape) -> Program:
-    ends = shape.devices - 1
-    lanes, period = folded(
-        lambda updates: [_lane(device, updates, shape) for device in range(shape.devices)],
-        updates=run_length(shape),
-        fill=max(1, ends),
-        drain=ends,
-        microbatches=1,
-    )
-    return Program.build(
+    return asynchronous(
         "naive-async",
         Placement.straight(shape.devices),
-        lanes,
-        microbatches=1,
-        period=period,
+        lambda device, updates: _lane(device, updates, shape),
+        Run.of_microbatches(shape),
         is_stashing=False,
     )

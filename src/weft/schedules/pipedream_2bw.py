@@ -7,7 +7,7 @@ from weft.ir.actions import Actions
 from weft.ir.kinds import Kind
 from weft.ir.placement import Placement
 from weft.ir.program import Program
-from weft.schedules.kit.asynchronous import folded, one_for_one, run_length
+from weft.schedules.kit.asynchronous import Run, asynchronous, one_for_one, run_length
 from weft.schedules.kit.schedule import Claims, Need, schedule
 from weft.schedules.kit.shape import Shape
 
@@ -56,14 +56,9 @@ def _seconds(shape: Shape, share: Share) -> float:
     is_asynchronous=True,
 )
 def pipedream_2bw(shape: Shape) -> Program:
-    lanes, period = folded(
-        lambda updates: [_lane(device, updates, shape) for device in range(shape.devices)],
-        updates=shape.updates,
-        fill=1,
-        drain=1,
-        microbatches=shape.microbatches,
-    )
-    placement = Placement.straight(shape.devices)
-    return Program.build(
-        "pipedream-2bw", placement, lanes, microbatches=shape.microbatches, period=period
+    return asynchronous(
+        "pipedream-2bw",
+        Placement.straight(shape.devices),
+        lambda device, updates: _lane(device, updates, shape),
+        Run.of_steps(shape),
     )

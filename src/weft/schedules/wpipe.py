@@ -6,7 +6,7 @@ from weft.cost import Share
 from weft.ir.actions import Actions
 from weft.ir.placement import Placement
 from weft.ir.program import Program
-from weft.schedules.kit.asynchronous import folded, one_for_one, run_length
+from weft.schedules.kit.asynchronous import Run, asynchronous, one_for_one, run_length
 from weft.schedules.kit.orders import Table
 from weft.schedules.kit.schedule import Claims, Need, schedule
 from weft.schedules.kit.shape import Shape
@@ -102,12 +102,9 @@ def _longer(shape: Shape) -> Shape:
     takes_round=True,
 )
 def wpipe(shape: Shape) -> Program:
-    lanes, period = folded(
-        lambda updates: [_lane(device, updates, shape) for device in range(shape.devices)],
-        updates=shape.updates,
-        fill=1,
-        drain=1,
-        microbatches=shape.microbatches,
+    return asynchronous(
+        "wpipe",
+        Placement.looped(shape.devices, GROUPS),
+        lambda device, updates: _lane(device, updates, shape),
+        Run.of_steps(shape),
     )
-    placement = Placement.looped(shape.devices, GROUPS)
-    return Program.build("wpipe", placement, lanes, microbatches=shape.microbatches, period=period)

@@ -2,18 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TypeAlias
+from collections.abc import Callable
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
 from weft.ir.actions import Actions
 from weft.ir.kinds import Kind
-from weft.ir.program import Period
+from weft.ir.placement import Placement
+from weft.ir.program import Period, Program
 from weft.schedules.kit.orders import by_slot
 from weft.schedules.kit.shape import Shape
 
-Run: TypeAlias = Callable[[int], Sequence[Actions]]
+LaneOf: TypeAlias = Callable[[int, int], Actions]
+
+
+class Run(NamedTuple):
+    """How long a run is, and after how many updates it repeats and ceases to repeat."""
+
+    updates: int
+    microbatches: int  # of an update
+    fill: int = 1
+    drain: int = 1
+
+    @classmethod
+    def of_steps(cls, shape: Shape) -> Run:
+        """An update for each step."""
+        return cls(shape.updates, shape.microbatches)
+
+    @classmethod
+    def of_microbatches(cls, shape: Shape) -> Run:
+        """An update for each microbatch: versions differ for as long as the pipe is deep."""
+        depth = shape.devices - 1
+        return cls(run_length(shape), 1, fill=max(1, depth), drain=depth)
 
 
 def run_length(shape: Shape) -> int:
@@ -44,21 +65,36 @@ def one_for_one(forward: Actions, backward: Actions, *, warmup: int, microbatche
     )
 
 
-def folded(
-    run: Run, *, updates: int, fill: int, drain: int, microbatches: int
-) -> tuple[Sequence[Actions], Period | None]:
-    """The lanes of a run, its repetition folded: all but `fill` + `drain` updates are body.
+def asynchronous(
+    name: str, placement: Placement, lane: LaneOf, run: Run, *, is_stashing: bool = True
+) -> Program:
+    """The program of a run; `lane(device, updates)` writes a device's lane for so many updates."""
+    lanes, period = _folded(lane, run, placement.devices)
+    return Program.build(
+        name,
+        placement,
+        lanes,
+        microbatches=run.microbatches,
+        period=period,
+        is_stashing=is_stashing,
+    )
+
+
+def _folded(lane: LaneOf, run: Run, devices: int) -> tuple[list[Actions], Period | None]:
+    """The lanes of a run, its repetition folded: all updates but those of fill and drain.
 
     Each lane is cut behind its stages' updates number `fill` - 1 and `fill`. A run too short
     to repeat is written out.
     """
-    repeats = updates - fill - drain
+    repeats = run.updates - run.fill - run.drain
+    updates = run.updates if repeats < 1 else run.fill + 1 + run.drain
+    lanes = [lane(device, updates) for device in range(devices)]
     if repeats < 1:
-        return run(updates), None
-    lanes = run(fill + 1 + drain)
-    prologue = [_behind(lane, fill - 1) for lane in lanes]
-    body = [_behind(lane, fill) - start for lane, start in zip(lanes, prologue, strict=True)]
-    return lanes, Period(tuple(prologue), tuple(body), microbatches, repeats=repeats)
+        return lanes, None
+    prologue = [_behind(actions, run.fill - 1) for actions in lanes]
+    ends = [_behind(actions, run.fill) for actions in lanes]
+    body = tuple(end - start for start, end in zip(prologue, ends, strict=True))
+    return lanes, Period(tuple(prologue), body, run.microbatches, repeats=repeats)
 
 
 def _behind(lane: Actions, update: int) -> int:

@@ -11,8 +11,10 @@ from collections.abc import Iterator
 from itertools import count
 from typing import NamedTuple
 
+from weft.cost import Share
 from weft.ir.actions import Action, Pair
 from weft.ir.kinds import Kind
+from weft.schedules.kit.shape import Shape
 
 
 class Stream(NamedTuple):
@@ -70,3 +72,15 @@ def eight_phases(
         for word in words.split() * repeats:
             members = [action(member) for member in word.split("&")]
             yield Pair(*members) if len(members) == 2 else members[0]
+
+
+def idle_of(share: Share) -> float:
+    """What the README of DualPipe counts for each pair of devices: F&B + B - 3W."""
+    pair = share.pair if share.pair is not None else share.forward + share.backward
+    return pair + share.backward - 3 * share.weight_grad
+
+
+def is_exact(shape: Shape, share: Share) -> bool:
+    """Where that count is exact: F = I, and pairs that save nothing."""
+    is_plain = share.pair is None or share.pair == share.forward + share.backward
+    return is_plain and share.forward == share.input_grad >= share.weight_grad

@@ -1,0 +1,80 @@
+"""What the documents show is what happens."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli.running import weft
+from weft.cost import Share
+from weft.schedules import REGISTRY, Schedule, Shape
+from weft.simulate import simulate
+from weft.verify import check
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text()
+
+
+def _blocks(text: str, language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", text, re.DOTALL)
+
+
+def _run(code: str) -> dict[str, Any]:
+    names: dict[str, Any] = {"__name__": "example"}
+    exec(compile(code, "example", "exec"), names)  # noqa: S102  our own documents
+    return names
+
+
+def test_the_readmes_picture_is_drawn() -> None:
+    command, _, picture = _blocks(README, "console")[0].partition("\n")
+    words = command.removeprefix("$ weft ").split()
+    assert weft(*words, "--width", "104").stdout == picture
+
+
+def test_the_readmes_python_runs() -> None:
+    (code,) = _blocks(README, "python")
+    timeline = _run(code)["timeline"]
+    assert timeline.makespan == 25.5
+    assert timeline.bubble.wall == pytest.approx(1 / 17)
+    assert timeline.bubble.span == 0
+    assert timeline.peak_activations == [4.0] * 4
+
+
+def test_the_readmes_commands_are_understood() -> None:
+    for line in _blocks(README, "console")[2].splitlines():
+        words = line.partition("#")[0].removeprefix("$ weft ").split()
+        if "-o" in words or words[0] == "verify":
+            continue
+        assert weft(*words).exit_code == 0, line
+
+
+def test_every_schedule_is_in_the_readme() -> None:
+    for schedule in REGISTRY:
+        assert f"`{schedule.name}`" in README
+
+
+def test_the_schedule_in_contributing_works() -> None:
+    (code,) = _blocks((ROOT / "CONTRIBUTING.md").read_text(), "python")
+    newest_first: Schedule = _run(code)["newest_first"]
+    shape = Shape(devices=4, microbatches=6)
+    program = newest_first.program(shape)
+    check(program)
+    timeline = simulate(program)
+    assert timeline.makespan == newest_first.claims.seconds(shape, Share())
+    peaks = [newest_first.claims.peak(shape, device) for device in range(4)]
+    assert timeline.peak_activations == peaks
+    assert len(code.splitlines()) < 50
+
+
+def test_the_notation_page_shows_what_is_exported() -> None:
+    page = (ROOT / "docs" / "notation.md").read_text()
+    assert _blocks(page, "")[0] == weft("export", "1f1b", "-d", "2", "-n", "2").stdout
+
+
+def test_the_decision_on_paired_ends_states_what_is_simulated() -> None:
+    page = (ROOT / "docs" / "decisions" / "paired-ends.md").read_text()
+    for words in ("62.5 | **61.5** | 54", "1636.5 | **1613.5** | 1566", "65 | 65 | 57"):
+        assert words in page

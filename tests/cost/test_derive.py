@@ -150,7 +150,7 @@ def test_pairs_hide_the_way_to_the_experts() -> None:
         return dict(derive(straight(16), MODELS["kimi-k2"], H800, layout).pairs)
 
     assert pairs(1) == {}
-    assert set(pairs(16)) == {"BB", "BF", "FF", "FI"}
+    assert set(pairs(16)) == {"BB", "BF", "FF", "FI", "II"}
     assert all(0.5 <= ratio < 1 for ratio in pairs(16).values())
     assert pairs(64)["BF"] < pairs(16)["BF"]
 
@@ -252,3 +252,16 @@ def test_the_step_of_deepseek_v3() -> None:
     layout = Layout(experts=64, replicas=2)
     timeline = simulate(program, derive(program, MODELS["deepseek-v3"], H800, layout))
     assert 0.65 < timeline.makespan / 19.926 < 1.0
+
+
+def test_parts_of_a_layer_come_from_its_routing() -> None:
+    """With experts spread over 64 devices, dispatch and combine are equal shares of F and I."""
+    program = REGISTRY["kimi-k2"](devices=16, microbatches=16, stages_per_device=2)
+    spread = derive(program, MODELS["kimi-k2"], DEVICES["h800"], Layout(experts=16))
+    for kind in ("F", "I"):
+        attention, dispatch, experts, combine = spread.parts[kind]
+        assert attention + dispatch + experts + combine == pytest.approx(1)
+        assert dispatch == combine > 0
+        assert min(attention, experts) > 0
+    together = derive(program, MODELS["kimi-k2"], DEVICES["h800"])
+    assert together.parts["F"][1] == 0

@@ -17,7 +17,16 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from weft.cost.blocks import Block, Product
-from weft.cost.cost import Cost, Link, Memory, Network, PerStage, Times, sizes_of_parts
+from weft.cost.cost import (
+    Cost,
+    Link,
+    Memory,
+    Network,
+    PerStage,
+    Shares,
+    Times,
+    sizes_of_parts,
+)
 from weft.cost.device import Device
 from weft.cost.layout import Layout, Storage, blocks_by_stage
 from weft.cost.provenance import Estimate, Marks, Provenance, total
@@ -50,6 +59,7 @@ def derive(
         memory=_memory(setting, graph, stages),
         network=_network(setting, graph, placement),
         pairs=_pairs(setting, stages, estimates),
+        parts=_shares(setting, stages, estimates),
         sizes=sizes_of_parts(program) if isinstance(program, Program) else (),
         provenance=_marks(estimates),
     )
@@ -249,10 +259,25 @@ def _pairs(
     seconds = {"F": sums["forward"], "I": sums["input_grad"]}
     seconds["B"] = sums["input_grad"] + sums["weight_grad"]
     ratios = {}
-    for pair in ("BB", "BF", "FF", "FI"):
+    for pair in ("BB", "BF", "FF", "FI", "II"):
         both = seconds[pair[0]] + seconds[pair[1]]
         ratios[pair] = max(both - 2 * routing, 2 * routing) / both
     return ratios
+
+
+def _shares(
+    setting: _Setting, stages: Sequence[Stage], estimates: dict[str, list[Estimate]]
+) -> dict[str, Shares]:
+    """What of F and of I is the way to the experts and back, and what their products."""
+    way = sum(_routing(setting, stage) for stage in stages) / 2
+    products = [product for stage in stages for block in stage for product in block.experts]
+    expert = sum(_multiplying(setting, product, 0.0).seconds for product in products)
+    shares = {}
+    for kind, name in (("F", "forward"), ("I", "input_grad")):
+        whole = sum(_seconds(estimates[name])) or 1.0
+        moved, computed = way / whole, min(expert / whole, 1 - 2 * way / whole)
+        shares[kind] = (max(0.0, 1 - 2 * moved - computed), moved, computed, moved)
+    return shares
 
 
 # counts

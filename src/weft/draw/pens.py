@@ -16,6 +16,7 @@ from weft.draw.palette import INK, Colour, colour, mixed
 from weft.ir.actions import Index
 
 LabelOf: TypeAlias = Callable[[Mark], str]
+FormsOf: TypeAlias = Callable[[Mark], tuple[str, ...]]
 
 DIM = Style(dim=True)
 
@@ -81,13 +82,13 @@ class _Coloured:
 
 
 class Colours(_Coloured):
-    """Cells of colour with a label in their middle, where it fits."""
+    """Cells of colour with a label in their middle: the longest of its forms that fits."""
 
     per_character = 1
 
-    def __init__(self, marks_of: MarksOf, label_of: LabelOf) -> None:
+    def __init__(self, marks_of: MarksOf, forms_of: FormsOf) -> None:
         self._marks_of = marks_of
-        self._label_of = label_of
+        self._forms_of = forms_of
 
     def row(self, columns: Index) -> Text:
         return Text("").join(self._cell(cell) for cell in cells(columns))
@@ -104,14 +105,16 @@ class Colours(_Coloured):
     def _pair(self, first: Mark, second: Mark, width: int) -> Text:
         """The first to the left and above, the second to the right and below."""
         side = width // 3
-        if max(len(self._label_of(first)), len(self._label_of(second))) > side:
+        if not (self._label(first, side) and self._label(second, side)):
             side = 0
         middle = _stacked(first, second, width - 2 * side)
         return Text.assemble(self._side(first, side), middle, self._side(second, side))
 
     def _side(self, mark: Mark, width: int) -> Text:
-        label = self._label_of(mark)
-        return Text((label if len(label) <= width else "").center(width), _on(colour(mark)))
+        return Text(self._label(mark, width).center(width), _on(colour(mark)))
+
+    def _label(self, mark: Mark, width: int) -> str:
+        return next((form for form in self._forms_of(mark) if len(form) <= width), "")
 
 
 class HalfColumns(_Coloured):

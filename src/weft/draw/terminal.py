@@ -52,7 +52,12 @@ def coloured(timeline: Timeline, *, width: int, bands_of: BandsOf = devices) -> 
     if shortest < 1:
         return _in_half_columns(timeline, bands, width, samples=1 if shortest >= 0.5 else SAMPLES)
     has_letters = shortest >= longest
-    pen = Colours(marker(timeline.program), lambda mark: mark.label if has_letters else mark.number)
+
+    def forms(mark: Mark) -> tuple[str, ...]:
+        numbers = (mark.number + mark.subscript, mark.number)
+        return (mark.label, *numbers) if has_letters else numbers
+
+    pen = Colours(marker(timeline.program), forms)
     return _picture(timeline, bands, grid, pen, width)
 
 

@@ -1,0 +1,39 @@
+"""Batches: what a user gives for a step, cut into microbatches."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeAlias
+
+import torch
+from torch import Tensor
+
+from weft.errors import InputError
+
+Data: TypeAlias = Tensor | Sequence[Tensor]
+
+
+def cut(data: Data, microbatches: int, name: str) -> list[tuple[Tensor, ...]]:
+    """The tensors of each microbatch, cut along the first dimension; the last may be shorter."""
+    tensors = (data,) if isinstance(data, Tensor) else tuple(data)
+    sizes = {len(tensor) for tensor in tensors}
+    if len(sizes) != 1:
+        raise InputError(f"the tensors of a {name} have different lengths: {sorted(sizes)}")
+    size = sizes.pop()
+    length = -(-size // microbatches)
+    if (microbatches - 1) * length >= size:
+        raise InputError(
+            f"a {name} of {size} cannot be cut into {microbatches} microbatches of {length} with"
+            f" something left for the last; use {microbatches * max(1, size // microbatches)}"
+        )
+    pieces = [torch.split(tensor, length) for tensor in tensors]
+    return list(zip(*pieces, strict=True))
+
+
+def weights_of(weights: Sequence[float] | None, microbatches: int) -> tuple[float, ...]:
+    """How much each microbatch's loss counts: 1/N unless something else is given."""
+    if weights is None:
+        return (1 / microbatches,) * microbatches
+    if len(weights) != microbatches:
+        raise InputError(f"{len(weights)} weights for {microbatches} microbatches")
+    return tuple(float(weight) for weight in weights)

@@ -1,0 +1,284 @@
+"""Pipeline: a verified program trains the user's modules.
+
+    pipeline = Pipeline(stages, program, loss=loss_fn, optimizer=lambda named: AdamW(...))
+    result = pipeline.step(batch, target)
+
+In a process group each rank runs one device; without one, all devices run in this process.
+"""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from weft.cost import Share
+from weft.errors import InputError, WeftError
+from weft.ir.kinds import Kind
+from weft.ir.program import Program
+from weft.runtime.batch import Data, cut, weights_of
+from weft.runtime.executor import Executor
+from weft.runtime.forms import Forms
+from weft.runtime.randomness import Draw, keyed
+from weft.runtime.split import names_of
+from weft.runtime.stage import Stage
+from weft.runtime.world import Alone, Form, Incoming, Ranks, World
+from weft.timeline import Timeline
+from weft.verify import check
+
+NamedParameters = Iterable[tuple[str, nn.Parameter]]
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What a step gave: the loss of the batch, and when everything happened."""
+
+    loss: Tensor
+    timeline: Timeline
+
+
+class Pipeline:
+    """The stages of a model, run by a program on as many devices as it has.
+
+    loss       loss(output, target) of a microbatch; the step's loss is their weighted sum
+    optimizer  makes the optimizer of one stage from its named parameters
+    clip       the largest global norm of the gradients
+    seed       of everything random; see `weft.runtime.randomness`
+    """
+
+    def __init__(
+        self,
+        stages: Sequence[nn.Module],
+        program: Program,
+        *,
+        loss: Callable[..., Tensor],
+        optimizer: Callable[[NamedParameters], Optimizer] | None = None,
+        clip: float | None = None,
+        seed: int = 0,
+    ) -> None:
+        depth = _check_fit(stages, program)
+        self._program, self._loss, self._clip = program, loss, clip
+        self._draw = Draw(seed)
+        self._forms = Forms(stages, program.graph)
+        is_group = dist.is_available() and dist.is_initialized()
+        self._world: World = Ranks(program, depth=depth) if is_group else Alone(program)
+        self._counts = [len(list(stage.parameters())) for stage in stages]
+        weights = (parameter for stage in stages for parameter in stage.parameters())
+        self._dtype = next((weight.dtype for weight in weights), torch.get_default_dtype())
+        self._copies = self._made(stages)
+        self._executors = [self._executor(device) for device in self._world.devices]
+        self._optimizers = {
+            place: optimizer(list(stage.module.named_parameters()))
+            for place, stage in self._copies.items()
+            if optimizer and any(p.requires_grad for p in stage.module.parameters())
+        }
+
+    def step(
+        self,
+        batch: Data,
+        target: Data,
+        *,
+        weights: Sequence[float] | None = None,
+    ) -> Result:
+        """Forward, backward and update of one batch."""
+        result = self.accumulate(batch, target, weights=weights)
+        self.update()
+        return result
+
+    def accumulate(
+        self, batch: Data, target: Data, *, weights: Sequence[float] | None = None
+    ) -> Result:
+        """Forward and backward of one batch; gradients are added to what is there."""
+        count = self._program.microbatches
+        inputs, targets = cut(batch, count, "batch"), cut(target, count, "target")
+        self._set_loss(targets, weights_of(weights, count))
+        self._forms.begin(inputs)
+        try:
+            self._world.expect(self._incoming(), self._forms.of)
+            timeline = self._run(inputs)
+            self._world.finish()
+            losses = self._losses(count)
+            self._sum_pipes()
+        finally:
+            for executor in self._executors:
+                executor.end()
+        self._draw.step += 1
+        return Result(losses.sum(), timeline)
+
+    def update(self) -> None:
+        """Clip, step every stage's optimizer, and start from no gradients."""
+        if self._clip is not None:
+            self._clip_gradients(self._clip)
+        for optimizer in self._optimizers.values():
+            optimizer.step()
+        for stage in self._copies.values():
+            stage.module.zero_grad(set_to_none=True)
+
+    @property
+    def modules(self) -> dict[tuple[int, int], nn.Module]:
+        """The modules that this process trains, by pipe and stage."""
+        return {place: stage.module for place, stage in self._copies.items()}
+
+    # building
+
+    def _made(self, stages: Sequence[nn.Module]) -> dict[tuple[int, int], Stage]:
+        program, kinds = self._program, self._program.actions
+        made = {}
+        for pipe, devices in enumerate(program.placement.pipes):
+            for index, module in enumerate(stages):
+                if devices[index] not in self._world.devices:
+                    continue
+                own = module if (0, index) not in made else copy.deepcopy(module)
+                mine = kinds.stage == index
+                made[pipe, index] = Stage(
+                    own,
+                    self._draw,
+                    is_first=not program.graph.predecessors[index],
+                    is_split=bool((mine & (kinds.kind == Kind.I)).any()),
+                    is_recomputed=bool((mine & (kinds.kind == Kind.R)).any()),
+                )
+        for (_, index), stage in made.items():
+            keyed(stage.module, self._draw, names_of(stages[index], index))
+        return made
+
+    def _executor(self, device: int) -> Executor:
+        held = self._program.placement.held[device]
+        copies = {place: self._copies[place] for place in held}
+        return Executor(self._program, device, copies, self._world.transport)
+
+    def _set_loss(self, targets: list[tuple[Tensor, ...]], shares: tuple[float, ...]) -> None:
+        def weighted(output: Tensor, microbatch: int) -> Tensor:
+            return self._loss(output, *targets[microbatch]) * shares[microbatch]
+
+        last = self._program.stages - 1
+        for (_, index), stage in self._copies.items():
+            stage.loss = weighted if index == last else None
+
+    # running
+
+    def _run(self, inputs: list[tuple[Tensor, ...]]) -> Timeline:
+        """Every device in turn, as far as it gets, until all have ended."""
+        for executor in self._executors:
+            executor.begin(inputs)
+        start, end = np.zeros(len(self._program)), np.zeros(len(self._program))
+        position = [0] * len(self._executors)
+        total = sum(len(executor.steps) for executor in self._executors)
+        opening = time.perf_counter()
+        while sum(position) < total:
+            before = sum(position)
+            for device, executor in enumerate(self._executors):
+                while position[device] < len(executor.steps):
+                    step = executor.steps[position[device]]
+                    if not executor.is_ready(step):
+                        break
+                    start[step.row] = time.perf_counter() - opening
+                    step.run()
+                    end[step.row] = time.perf_counter() - opening
+                    position[device] += 1
+            if sum(position) == before:
+                raise WeftError(f"{self._program.name} stands still; verification should tell why")
+        cost = Share().cost(self._program)
+        return Timeline(self._program, cost, start, end, is_measured=True)
+
+    def _incoming(self) -> list[Incoming]:
+        """What this process will receive, in the order of need."""
+        return [
+            Incoming(message, executor.source_of(message))
+            for executor in self._executors
+            for step in executor.steps
+            for message in step.needs
+        ]
+
+    def _losses(self, count: int) -> Tensor:
+        """The weighted loss of every microbatch, on every rank."""
+        known = {m: loss for executor in self._executors for m, loss in executor.losses.items()}
+        losses = torch.zeros(count, dtype=torch.float64)
+        for microbatch, loss in known.items():
+            losses[microbatch] = loss
+        return self._world.total(losses).to(self._dtype)
+
+    def _sum_pipes(self) -> None:
+        """Each copy of a stage gets the sum over all of them, in the order of the pipes."""
+        pipes = len(self._program.placement.pipes)
+        if pipes == 1:
+            return
+        for index in range(self._program.stages):
+            flat = {
+                pipe: _flat(self._copies[pipe, index].module)
+                for pipe in range(pipes)
+                if (pipe, index) in self._copies
+            }
+            parts = self._exchanged(index, flat)
+            for pipe in flat:
+                total = parts[0]
+                for other in parts[1:]:
+                    total = total + other
+                _unflatten(self._copies[pipe, index].module, total)
+
+    def _exchanged(self, index: int, flat: dict[int, Tensor]) -> list[Tensor]:
+        """The gradients of all copies of a stage, where this process has one of them."""
+        placement = self._program.placement
+        if not flat:
+            return []
+        mine = next(iter(flat.values()))
+        form = Form(tuple(mine.shape), mine.dtype)
+        away = {
+            pipe: devices[index] for pipe, devices in enumerate(placement.pipes) if pipe not in flat
+        }
+        arrived = self._world.swap(
+            dict.fromkeys(away.values(), mine),
+            dict.fromkeys(away.values(), form),
+        )
+        known = flat | {pipe: arrived[device] for pipe, device in away.items()}
+        return [known[pipe] for pipe in sorted(known)]
+
+    def _clip_gradients(self, most: float) -> None:
+        """As torch does: the norm of the norms of all parameters, in model order."""
+        norms = torch.zeros(sum(self._counts), dtype=torch.float64)
+        for (pipe, index), stage in self._copies.items():
+            first = sum(self._counts[:index])
+            for place, parameter in enumerate(stage.module.parameters()):
+                if pipe == 0 and parameter.grad is not None:
+                    norms[first + place] = torch.linalg.vector_norm(parameter.grad)
+        everywhere = self._world.total(norms)
+        norm = torch.linalg.vector_norm(everywhere[everywhere != 0].to(self._dtype))
+        share = torch.clamp(most / (norm + 1e-6), max=1.0)
+        for stage in self._copies.values():
+            for parameter in stage.module.parameters():
+                if parameter.grad is not None:
+                    parameter.grad.mul_(share)
+
+
+def _flat(module: nn.Module) -> Tensor:
+    """All gradients of a module as one tensor; zeros where there is none."""
+    return torch.cat([_grad(parameter).flatten() for parameter in module.parameters()])
+
+
+def _grad(parameter: nn.Parameter) -> Tensor:
+    return torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+
+
+def _unflatten(module: nn.Module, total: Tensor) -> None:
+    sizes = [parameter.numel() for parameter in module.parameters()]
+    for parameter, part in zip(module.parameters(), torch.split(total, sizes), strict=True):
+        if parameter.requires_grad:
+            parameter.grad = part.view_as(parameter).clone()
+
+
+def _check_fit(stages: Sequence[nn.Module], program: Program) -> int:
+    """Refuse, before the first action, what cannot run; the depth that its channels need."""
+    report = check(program)
+    if program.period is not None or (program.actions.version >= 0).any():
+        raise InputError(f"{program.name} does not flush; asynchronous runs come later")
+    if len(stages) != program.stages:
+        raise InputError(f"{len(stages)} modules for the {program.stages} stages of {program.name}")
+    if len([s for s in program.graph.successors if not s]) != 1:
+        raise InputError(f"{program.name} has several last stages; join them in one")
+    return report.channel_depth or 0

@@ -1,0 +1,157 @@
+"""A stage at work: one copy of one slice of the model, and what its microbatches have left.
+
+Knows autograd; knows neither devices nor schedules.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from weft.runtime.deferred import Recorder, Tape
+from weft.runtime.randomness import Draw
+
+Values: TypeAlias = tuple[Tensor, ...]
+Gradients: TypeAlias = Sequence[Tensor | None]
+Passed: TypeAlias = tuple[Tensor | None, ...]
+Loss: TypeAlias = Callable[[Tensor, int], Tensor]
+
+
+@dataclass(slots=True)
+class Saved:
+    """What a forward keeps: its inputs, and its outputs with their graph unless recomputed."""
+
+    inputs: Values
+    outputs: Values = ()
+    tape: Tape = field(default_factory=Tape)
+    gradients: list[tuple[nn.Parameter, Tensor]] = field(default_factory=list)
+
+
+class Stage:
+    """One copy of one stage.
+
+    `loss(output, microbatch)` is set on the last stage only: its forward ends with the
+    microbatch's weighted loss. Stages whose backward is split defer their weight gradients.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        draw: Draw,
+        *,
+        is_first: bool,
+        is_split: bool,
+        is_recomputed: bool,
+    ) -> None:
+        self.module = module
+        self._is_first = is_first
+        self.loss: Loss | None = None
+        self._draw = draw
+        self._is_recomputed = is_recomputed
+        self._recorder = Recorder()
+        self._deferred = self._recorder.attach(module) if is_split else frozenset()
+        self._saved: dict[int, Saved] = {}
+
+    def forward(self, microbatch: int, inputs: Sequence[Tensor]) -> Values:
+        """The outputs that go to other stages; the weighted loss on the last stage."""
+        leaves = tuple(_leaf(value, is_data=self._is_first) for value in inputs)
+        saved = self._saved[microbatch] = Saved(leaves)
+        if self._is_recomputed:
+            with torch.no_grad():
+                return tuple(value.detach() for value in self._run(microbatch, saved))
+        saved.outputs = self._run(microbatch, saved)
+        return tuple(value.detach() for value in saved.outputs)
+
+    def recompute(self, microbatch: int) -> None:
+        """The forward again, from the stored inputs; buffers are not touched twice."""
+        saved = self._saved[microbatch]
+        buffers = {name: buffer.clone() for name, buffer in self.module.named_buffers()}
+        saved.outputs = self._run(microbatch, saved, buffers)
+
+    def backward(
+        self, microbatch: int, gradients: Sequence[Tensor | None]
+    ) -> tuple[Tensor | None, ...]:
+        """Gradients of the inputs; those of the weights are added to what is there."""
+        if self._deferred:
+            passed = self.input_grad(microbatch, gradients)
+            self.weight_grad(microbatch)
+            return passed
+        saved = self._saved.pop(microbatch)
+        outputs, grads = _differentiable(saved.outputs, gradients)
+        if outputs:
+            torch.autograd.backward(outputs, grads)
+        return tuple(value.grad for value in saved.inputs)
+
+    def input_grad(
+        self, microbatch: int, gradients: Sequence[Tensor | None]
+    ) -> tuple[Tensor | None, ...]:
+        """Gradients of the inputs; what the weights need is kept for `weight_grad`."""
+        saved = self._saved[microbatch]
+        others = [
+            weight
+            for weight in self.module.parameters()
+            if weight.requires_grad and id(weight) not in self._deferred
+        ]
+        inputs = [value for value in saved.inputs if value.requires_grad]
+        wanted = [*inputs, *others, saved.tape.anchor]
+        outputs, grads = _differentiable(saved.outputs, gradients)
+        found: Sequence[Tensor | None] = [None] * len(wanted)
+        if outputs:
+            found = torch.autograd.grad(outputs, wanted, grads, allow_unused=True)
+        passed = iter(found[: len(inputs)])
+        kept = zip(others, found[len(inputs) : -1], strict=True)
+        saved.gradients = [(weight, grad) for weight, grad in kept if grad is not None]
+        saved.outputs = ()
+        return tuple(next(passed) if value.requires_grad else None for value in saved.inputs)
+
+    def weight_grad(self, microbatch: int) -> None:
+        """Add what `input_grad` kept to the gradients of the weights."""
+        saved = self._saved.pop(microbatch)
+        saved.tape.play()
+        for weight, grad in saved.gradients:
+            weight.grad = grad if weight.grad is None else weight.grad.add_(grad)
+
+    def forget(self) -> None:
+        """Drop what is left of a step that did not end."""
+        self._saved.clear()
+
+    @property
+    def in_flight(self) -> int:
+        return len(self._saved)
+
+    def _run(
+        self, microbatch: int, saved: Saved, buffers: dict[str, Tensor] | None = None
+    ) -> Values:
+        self._draw.microbatch = microbatch
+        self._recorder.tape = saved.tape if self._deferred else None
+        try:
+            out = (
+                self.module(*saved.inputs)
+                if buffers is None
+                else functional_call(self.module, buffers, saved.inputs)
+            )
+        finally:
+            self._recorder.tape = None
+        values = out if isinstance(out, tuple) else (out,)
+        return (self.loss(values[0], microbatch),) if self.loss else values
+
+
+def _leaf(value: Tensor, *, is_data: bool) -> Tensor:
+    """A value without history that collects its gradient, unless it is data or whole numbers."""
+    return value.detach().requires_grad_(value.is_floating_point() and not is_data)
+
+
+def _differentiable(
+    outputs: Values, gradients: Gradients
+) -> tuple[list[Tensor], list[Tensor | None]]:
+    pairs = [
+        (value, grad)
+        for value, grad in zip(outputs, gradients, strict=True)
+        if value.requires_grad and (grad is not None or value.dim() == 0)
+    ]
+    return [value for value, _ in pairs], [grad for _, grad in pairs]

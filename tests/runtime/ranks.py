@@ -1,0 +1,63 @@
+"""What a rank does in the tests that use real processes: train, and compare with the reference."""
+
+from __future__ import annotations
+
+import copy
+import datetime
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch.multiprocessing.spawn import spawn
+
+from tests.runtime.models import batches, layers, squared
+from weft.ir.program import Program
+from weft.notation import from_text, to_text
+from weft.runtime import Pipeline, Reference, split
+
+DEADLINE = datetime.timedelta(seconds=60)
+
+
+def train_everywhere(programs: list[Program], folder: Path) -> dict[str, bool]:
+    """For each program, whether every rank's weights and losses equal the reference's."""
+    ranks = programs[0].devices
+    texts = [to_text(program) for program in programs]
+    spawn(_rank, args=(ranks, texts, str(folder)), nprocs=ranks)  # type: ignore[no-untyped-call]
+    found = [(folder / f"rank{rank}").read_text().split() for rank in range(ranks)]
+    return {
+        f"{index}-{program.name}": all(words[index] == "equal" for words in found)
+        for index, program in enumerate(programs)
+    }
+
+
+def _rank(rank: int, ranks: int, texts: list[str], folder: str) -> None:
+    torch.set_num_threads(1)
+    place = f"file://{folder}/store"
+    dist.init_process_group(
+        "gloo", init_method=place, rank=rank, world_size=ranks, timeout=DEADLINE
+    )
+    words = ["equal" if _is_equal(from_text(text)) else "different" for text in texts]
+    Path(folder, f"rank{rank}").write_text(" ".join(words))
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def _is_equal(program: Program) -> bool:
+    whole = layers(program.stages)
+    alone = copy.deepcopy(whole)
+    settings = {"loss": squared, "optimizer": _adam, "clip": 0.5, "seed": 3}
+    pipeline = Pipeline(split(whole, stages=program.stages), program, **settings)  # type: ignore[arg-type]
+    reference = Reference(split(alone, stages=program.stages), program, **settings)  # type: ignore[arg-type]
+    same = True
+    for batch, target in batches(program.microbatches * 3 - 1, steps=2):
+        result = pipeline.step(batch, target)
+        same &= torch.equal(result.loss, reference.step(batch, target))
+    expected = split(alone, stages=program.stages)
+    for (_, index), module in pipeline.modules.items():
+        pairs = zip(module.parameters(), expected[index].parameters(), strict=True)
+        same &= all(torch.equal(mine, theirs) for mine, theirs in pairs)
+    return same
+
+
+def _adam(named: object) -> torch.optim.Optimizer:
+    return torch.optim.AdamW([parameter for _, parameter in named], lr=1e-2)  # type: ignore[attr-defined]

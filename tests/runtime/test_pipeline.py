@@ -1,0 +1,158 @@
+"""What a step leaves alone, what it refuses, and what it records."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from tests.runtime.models import WIDTH, batches, is_same, layers, squared
+from weft.errors import InputError, ProgramError
+from weft.ir.actions import Action
+from weft.ir.kinds import Kind
+from weft.ir.placement import Placement
+from weft.ir.program import Program
+from weft.runtime import Pipeline, split
+from weft.runtime.randomness import Draw
+from weft.runtime.stage import Stage
+from weft.schedules import gpipe, one_f_one_b, pipedream, zb_h1
+
+
+def test_two_batches_accumulate_exactly() -> None:
+    """torch's own schedules give 1.25 g for 2 g here; the loss is scaled, never the gradient."""
+    whole = layers(2)
+    for module in whole.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = 0.0
+    pipeline = Pipeline(split(whole, stages=2), gpipe(devices=2, microbatches=4), loss=squared)
+    ((batch, target),) = batches(8, 1)
+    pipeline.accumulate(batch, target)
+    once = [p.grad.clone() for p in whole.parameters() if p.grad is not None]
+    pipeline.accumulate(batch, target)
+    for parameter, grad in zip(whole.parameters(), once, strict=True):
+        assert parameter.grad is not None
+        assert torch.allclose(parameter.grad, 2 * grad, rtol=1e-6)
+
+
+def test_losses_are_kept_by_microbatch() -> None:
+    """A valid order that runs microbatch 1 first; torch takes the wrong loss here."""
+    program = gpipe(devices=2, microbatches=2)
+    turned = program.with_lanes(
+        {
+            lane: actions.replace(microbatch=1 - actions.microbatch)
+            for lane, actions in program.contents().items()
+        }
+    )
+    ((batch, target),) = batches(8, 1)
+    losses = []
+    for order in (program, turned):
+        whole = layers(2)
+        pipeline = Pipeline(split(whole, stages=2), order, loss=squared, seed=1)
+        losses.append(pipeline.accumulate(batch, target).loss)
+    assert torch.equal(losses[0], losses[1])
+
+
+def test_the_global_random_state_is_left_alone() -> None:
+    pipeline = Pipeline(split(layers(2), stages=2), gpipe(devices=2, microbatches=4), loss=squared)
+    ((batch, target),) = batches(8, 1)
+    before = torch.get_rng_state()
+    pipeline.step(batch, target)
+    assert torch.equal(before, torch.get_rng_state())
+
+
+def test_input_gradients_leave_linear_weights_untouched() -> None:
+    layer = nn.Linear(WIDTH, WIDTH)
+    stage = Stage(layer, Draw(), is_first=False, is_split=True, is_recomputed=False)
+    value, gradient = torch.randn(3, WIDTH), torch.randn(3, WIDTH)
+    stage.forward(0, [value])
+    (passed,) = stage.input_grad(0, [gradient])
+    assert layer.weight.grad is None
+    assert layer.bias.grad is None
+    assert is_same(passed, gradient @ layer.weight)
+    stage.weight_grad(0)
+    assert is_same(layer.weight.grad, gradient.t() @ value)
+    assert stage.in_flight == 0
+
+
+def test_a_deferred_layer_without_bias_on_plain_data() -> None:
+    """Nothing in front of it wants a gradient, and its own is deferred: it still gets one."""
+    layer = nn.Linear(WIDTH, WIDTH, bias=False)
+    stage = Stage(layer, Draw(), is_first=True, is_split=True, is_recomputed=False)
+    value = torch.randn(3, WIDTH)
+    stage.forward(0, [value])
+    assert stage.input_grad(0, [torch.ones(3, WIDTH)]) == (None,)
+    stage.weight_grad(0)
+    assert is_same(layer.weight.grad, torch.ones(3, WIDTH).t() @ value)
+
+
+@pytest.mark.parametrize("rows", [(5,), (4, 7), (2, 3, 5)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_deferred_gradients_are_the_fused_ones(rows: tuple[int, ...], dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    fused = nn.Sequential(nn.Linear(16, 24), nn.GELU(), nn.Linear(24, 8)).to(dtype)
+    deferred = copy.deepcopy(fused)
+    value, gradient = torch.randn(*rows, 16, dtype=dtype), torch.randn(*rows, 8, dtype=dtype)
+    for module, is_split in ((fused, False), (deferred, True)):
+        stage = Stage(module, Draw(), is_first=False, is_split=is_split, is_recomputed=False)
+        stage.forward(0, [value])
+        stage.backward(0, [gradient])
+    for mine, theirs in zip(deferred.parameters(), fused.parameters(), strict=True):
+        assert is_same(mine.grad, theirs.grad)
+
+
+def test_a_step_is_recorded() -> None:
+    program = one_f_one_b(devices=2, microbatches=4)
+    pipeline = Pipeline(split(layers(2), stages=2), program, loss=squared)
+    ((batch, target),) = batches(8, 1)
+    timeline = pipeline.step(batch, target).timeline
+    assert timeline.is_measured
+    assert timeline.program == program
+    assert (timeline.end >= timeline.start).all()
+    for consumer, producer in zip(
+        program.dependencies.consumer, program.dependencies.producer, strict=True
+    ):
+        assert timeline.start[consumer] >= timeline.end[producer]
+
+
+def test_what_cannot_run_is_refused_before_anything_runs() -> None:
+    program = one_f_one_b(devices=2, microbatches=4)
+    modules = split(layers(2), stages=2)
+    with pytest.raises(InputError, match="3 modules for the 2 stages"):
+        Pipeline([*modules, nn.ReLU()], program, loss=squared)
+    with pytest.raises(InputError, match="does not flush"):
+        Pipeline(modules, pipedream(devices=2, microbatches=4), loss=squared)
+    broken = Program.build(
+        "broken",
+        Placement.straight(1),
+        [[Action(0, Kind.B, 0), Action(0, Kind.F, 0)]],
+        microbatches=1,
+    )
+    with pytest.raises(ProgramError, match="before"):
+        Pipeline(modules[:1], broken, loss=squared)
+    pipeline = Pipeline(modules, program, loss=squared)
+    with pytest.raises(InputError, match="cannot be cut"):
+        pipeline.step(torch.zeros(3, WIDTH), torch.zeros(3, WIDTH))
+    with pytest.raises(InputError, match="2 weights for 4"):
+        pipeline.step(torch.zeros(8, WIDTH), torch.zeros(8, WIDTH), weights=[1, 2])
+
+
+def test_a_step_that_fails_leaves_nothing_behind() -> None:
+    program = zb_h1(devices=2, microbatches=4)
+    pipeline = Pipeline(split(layers(2), stages=2), program, loss=squared)
+    ((batch, target),) = batches(8, 1)
+    with pytest.raises(RuntimeError):
+        pipeline.step(batch, target[:, :3])
+    pipeline.step(batch, target)
+
+
+def test_splitting() -> None:
+    whole = layers(5)
+    assert [len(part) for part in split(whole, stages=2)] == [3, 2]  # type: ignore[arg-type]
+    assert [len(part) for part in split(whole, stages=2, layers=[1, 4])] == [1, 4]  # type: ignore[arg-type]
+    names = [name for part in split(whole, stages=2) for name, _ in part.named_parameters()]
+    assert names == [name for name, _ in whole.named_parameters()]
+    for stages, sizes in ((0, None), (6, None), (2, [5]), (2, [0, 5])):
+        with pytest.raises(InputError):
+            split(whole, stages=stages, layers=sizes)

@@ -8,9 +8,11 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
+from torch import Tensor, nn
 from torch.multiprocessing.spawn import spawn
 
-from tests.runtime.models import batches, layers, squared
+from tests.runtime.models import WIDTH, batches, layers, squared
+from weft.errors import WeftError
 from weft.ir.program import Program
 from weft.notation import from_text, to_text
 from weft.runtime import Pipeline, Reference, split
@@ -32,14 +34,53 @@ def train_everywhere(programs: list[Program], folder: Path) -> dict[str, bool]:
 
 def _rank(rank: int, ranks: int, texts: list[str], folder: str) -> None:
     torch.set_num_threads(1)
-    place = f"file://{folder}/store"
-    dist.init_process_group(
-        "gloo", init_method=place, rank=rank, world_size=ranks, timeout=DEADLINE
-    )
+    _join(rank, ranks, folder)
     words = ["equal" if _is_equal(from_text(text)) else "different" for text in texts]
     Path(folder, f"rank{rank}").write_text(" ".join(words))
     dist.barrier()
     dist.destroy_process_group()
+
+
+def _join(rank: int, ranks: int, folder: str) -> None:
+    place = f"file://{folder}/store"
+    dist.init_process_group(
+        "gloo", init_method=place, rank=rank, world_size=ranks, timeout=DEADLINE
+    )
+
+
+class Faulty(nn.Module):
+    """Fails in its third forward."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.line, self.calls = nn.Linear(WIDTH, WIDTH), 0
+
+    def forward(self, value: Tensor) -> Tensor:
+        self.calls += not value.is_meta
+        if self.calls == 3:
+            raise ValueError("out of luck")
+        out: Tensor = self.line(value)
+        return out
+
+
+def fail_on_one(program: Program, folder: Path) -> list[str]:
+    """What every rank says when the last stage fails."""
+    ranks = program.devices
+    spawn(_failing, args=(ranks, to_text(program), str(folder)), nprocs=ranks)  # type: ignore[no-untyped-call]
+    return [(folder / f"rank{rank}").read_text() for rank in range(ranks)]
+
+
+def _failing(rank: int, ranks: int, text: str, folder: str) -> None:
+    torch.set_num_threads(1)
+    _join(rank, ranks, folder)
+    program = from_text(text)
+    stages = [*(nn.Linear(WIDTH, WIDTH) for _ in range(program.stages - 1)), Faulty()]
+    pipeline = Pipeline(stages, program, loss=squared)
+    ((batch, target),) = batches(program.microbatches, steps=1)
+    try:
+        pipeline.step(batch, target)
+    except WeftError as error:
+        Path(folder, f"rank{rank}").write_text(str(error))
 
 
 def _is_equal(program: Program) -> bool:

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from tests.runtime.models import WIDTH, batches, is_same, layers, squared
-from weft.errors import InputError, ProgramError
+from weft.errors import InputError, ProgramError, WeftError
 from weft.ir.actions import Action
 from weft.ir.kinds import Kind
 from weft.ir.placement import Placement
@@ -142,9 +142,32 @@ def test_a_step_that_fails_leaves_nothing_behind() -> None:
     program = zb_h1(devices=2, microbatches=4)
     pipeline = Pipeline(split(layers(2), stages=2), program, loss=squared)
     ((batch, target),) = batches(8, 1)
-    with pytest.raises(RuntimeError):
+    with pytest.raises(WeftError, match="device 1 failed at 1F0: The size of tensor"):
         pipeline.step(batch, target[:, :3])
     pipeline.step(batch, target)
+
+
+def test_evaluation_touches_nothing() -> None:
+    """torch divides live gradients by the number of microbatches here."""
+    torch.manual_seed(0)
+    stages = [
+        nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.BatchNorm1d(WIDTH), nn.Dropout(0.5))
+        for _ in range(2)
+    ]
+    pipeline = Pipeline(stages, one_f_one_b(devices=2, microbatches=4), loss=squared)
+    (batch, target), (other, wanted) = batches(16, 2)
+    pipeline.accumulate(batch, target)
+    grads = [p.grad.clone() for stage in stages for p in stage.parameters() if p.grad is not None]
+    state = [copy.deepcopy(stage.state_dict()) for stage in stages]
+    random = torch.get_rng_state()
+    losses = [pipeline.evaluate(other, wanted).loss for _ in range(2)]
+    assert torch.equal(losses[0], losses[1])
+    after = [p.grad for stage in stages for p in stage.parameters()]
+    assert all(is_same(mine, theirs) for mine, theirs in zip(after, grads, strict=True))
+    for stage, before in zip(stages, state, strict=True):
+        assert all(torch.equal(before[name], v) for name, v in stage.state_dict().items())
+        assert stage.training
+    assert torch.equal(random, torch.get_rng_state())
 
 
 def test_splitting() -> None:

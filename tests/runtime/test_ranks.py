@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.runtime.ranks import train_everywhere
+from tests.runtime.ranks import fail_on_one, train_everywhere
 from weft.ir.program import Program
 from weft.schedules import chimera, dualpipev, gpipe, interleaved_1f1b, one_f_one_b, zbv
 
@@ -38,3 +38,9 @@ def test_ranks_agree_with_the_reference(devices: int, tmp_path: Path) -> None:
     found = train_everywhere(programs, tmp_path)
     assert found == dict.fromkeys(found, True)
     assert len(found) == len(programs)
+
+
+def test_when_one_rank_fails_all_say_why(tmp_path: Path) -> None:
+    said = fail_on_one(one_f_one_b(devices=3, microbatches=6), tmp_path)
+    assert said[2] == "device 2 failed at 2F2: out of luck"
+    assert all("lost a peer while waiting for" in words for words in said[:2])

@@ -20,6 +20,7 @@ from weft.ir.program import Lane, Program
 from weft.runtime.stage import Gradients, Stage
 from weft.runtime.transport import Message, Transport
 
+Forward: TypeAlias = Callable[[Stage, int, Sequence[Tensor]], Sequence[Tensor]]
 Copies: TypeAlias = Mapping[tuple[int, int], Stage]  # by (pipe, stage)
 
 
@@ -35,7 +36,15 @@ class Step:
 class Executor:
     """Runs the compute lane of one device."""
 
-    def __init__(self, program: Program, device: int, copies: Copies, transport: Transport) -> None:
+    def __init__(
+        self,
+        program: Program,
+        device: int,
+        copies: Copies,
+        transport: Transport,
+        forward: Forward = Stage.forward,
+    ) -> None:
+        self._run_forward = forward
         self._program = program
         self._device = device
         self._copies = copies
@@ -123,7 +132,8 @@ class Executor:
                 arrived = [value for value in self._take(message, source) if value is not None]
                 self._widths[message] = len(arrived)
                 inputs += arrived
-        outputs = self._copies[action.pipe, action.stage].forward(microbatch, inputs)
+        stage = self._copies[action.pipe, action.stage]
+        outputs = self._run_forward(stage, microbatch, inputs)
         if not graph.successors[action.stage]:
             self.losses[microbatch] = outputs[0]
         for edge, (source, destination) in enumerate(graph.edges):

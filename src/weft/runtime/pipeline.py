@@ -23,8 +23,9 @@ from weft.cost import Share
 from weft.errors import InputError, WeftError
 from weft.ir.kinds import Kind
 from weft.ir.program import Program
+from weft.notation import token
 from weft.runtime.batch import Data, cut, weights_of
-from weft.runtime.executor import Executor
+from weft.runtime.executor import Executor, Forward, Step
 from weft.runtime.forms import Forms
 from weft.runtime.randomness import Draw, keyed
 from weft.runtime.split import names_of
@@ -73,7 +74,11 @@ class Pipeline:
         weights = (parameter for stage in stages for parameter in stage.parameters())
         self._dtype = next((weight.dtype for weight in weights), torch.get_default_dtype())
         self._copies = self._made(stages)
-        self._executors = [self._executor(device) for device in self._world.devices]
+        self._executors = [self._executor(program, device) for device in self._world.devices]
+        forwards = _forwards_of(program)
+        self._readers = [
+            self._executor(forwards, device, Stage.infer) for device in self._world.devices
+        ]
         self._optimizers = {
             place: optimizer(list(stage.module.named_parameters()))
             for place, stage in self._copies.items()
@@ -96,20 +101,45 @@ class Pipeline:
         self, batch: Data, target: Data, *, weights: Sequence[float] | None = None
     ) -> Result:
         """Forward and backward of one batch; gradients are added to what is there."""
-        count = self._program.microbatches
-        inputs, targets = cut(batch, count, "batch"), cut(target, count, "target")
+        result = self._ran(self._executors, self._program, (batch, target), weights)
+        self._sum_pipes()
+        self._draw.step += 1
+        return result
+
+    def evaluate(
+        self, batch: Data, target: Data, *, weights: Sequence[float] | None = None
+    ) -> Result:
+        """The loss of a batch in evaluation mode; gradients, buffers and randomness stay."""
+        trained = [module for module in self.modules.values() if module.training]
+        for module in trained:
+            module.eval()
+        try:
+            program = _forwards_of(self._program)
+            return self._ran(self._readers, program, (batch, target), weights)
+        finally:
+            for module in trained:
+                module.train()
+
+    def _ran(
+        self,
+        executors: Sequence[Executor],
+        program: Program,
+        data: tuple[Data, Data],
+        weights: Sequence[float] | None,
+    ) -> Result:
+        """What these executors make of a batch and its target."""
+        count = program.microbatches
+        inputs, targets = cut(data[0], count, "batch"), cut(data[1], count, "target")
         self._set_loss(targets, weights_of(weights, count))
         self._forms.begin(inputs)
         try:
-            self._world.expect(self._incoming(), self._forms.of)
-            timeline = self._run(inputs)
+            self._world.expect(_incoming(executors), self._forms.of)
+            timeline = self._run(executors, program, inputs)
             self._world.finish()
-            losses = self._losses(count)
-            self._sum_pipes()
+            losses = self._losses(executors, count)
         finally:
-            for executor in self._executors:
+            for executor in executors:
                 executor.end()
-        self._draw.step += 1
         return Result(losses.sum(), timeline)
 
     def update(self) -> None:
@@ -148,10 +178,11 @@ class Pipeline:
             keyed(stage.module, self._draw, names_of(stages[index], index))
         return made
 
-    def _executor(self, device: int) -> Executor:
-        held = self._program.placement.held[device]
-        copies = {place: self._copies[place] for place in held}
-        return Executor(self._program, device, copies, self._world.transport)
+    def _executor(
+        self, program: Program, device: int, forward: Forward = Stage.forward
+    ) -> Executor:
+        copies = {place: self._copies[place] for place in program.placement.held[device]}
+        return Executor(program, device, copies, self._world.transport, forward)
 
     def _set_loss(self, targets: list[tuple[Tensor, ...]], shares: tuple[float, ...]) -> None:
         def weighted(output: Tensor, microbatch: int) -> Tensor:
@@ -163,42 +194,37 @@ class Pipeline:
 
     # running
 
-    def _run(self, inputs: list[tuple[Tensor, ...]]) -> Timeline:
+    def _run(
+        self,
+        executors: Sequence[Executor],
+        program: Program,
+        inputs: Sequence[tuple[Tensor, ...]],
+    ) -> Timeline:
         """Every device in turn, as far as it gets, until all have ended."""
-        for executor in self._executors:
+        for executor in executors:
             executor.begin(inputs)
-        start, end = np.zeros(len(self._program)), np.zeros(len(self._program))
-        position = [0] * len(self._executors)
-        total = sum(len(executor.steps) for executor in self._executors)
+        start, end = np.zeros(len(program)), np.zeros(len(program))
+        position = [0] * len(executors)
+        total = sum(len(executor.steps) for executor in executors)
         opening = time.perf_counter()
         while sum(position) < total:
             before = sum(position)
-            for device, executor in enumerate(self._executors):
-                while position[device] < len(executor.steps):
-                    step = executor.steps[position[device]]
+            for index, executor in enumerate(executors):
+                while position[index] < len(executor.steps):
+                    step = executor.steps[position[index]]
                     if not executor.is_ready(step):
                         break
                     start[step.row] = time.perf_counter() - opening
-                    step.run()
+                    _run_step(program, step)
                     end[step.row] = time.perf_counter() - opening
-                    position[device] += 1
+                    position[index] += 1
             if sum(position) == before:
-                raise WeftError(f"{self._program.name} stands still; verification should tell why")
-        cost = Share().cost(self._program)
-        return Timeline(self._program, cost, start, end, is_measured=True)
+                raise WeftError(f"{program.name} stands still; verification should tell why")
+        return Timeline(program, Share().cost(program), start, end, is_measured=True)
 
-    def _incoming(self) -> list[Incoming]:
-        """What this process will receive, in the order of need."""
-        return [
-            Incoming(message, executor.source_of(message))
-            for executor in self._executors
-            for step in executor.steps
-            for message in step.needs
-        ]
-
-    def _losses(self, count: int) -> Tensor:
+    def _losses(self, executors: Sequence[Executor], count: int) -> Tensor:
         """The weighted loss of every microbatch, on every rank."""
-        known = {m: loss for executor in self._executors for m, loss in executor.losses.items()}
+        known = {m: loss for executor in executors for m, loss in executor.losses.items()}
         losses = torch.zeros(count, dtype=torch.float64)
         for microbatch, loss in known.items():
             losses[microbatch] = loss
@@ -254,6 +280,36 @@ class Pipeline:
             for parameter in stage.module.parameters():
                 if parameter.grad is not None:
                     parameter.grad.mul_(share)
+
+
+def _run_step(program: Program, step: Step) -> None:
+    """Run one action; what goes wrong in the user's code says where."""
+    try:
+        step.run()
+    except WeftError:
+        raise
+    except Exception as error:
+        device, action = int(program.device_of[step.row]), token(program, step.row)
+        raise WeftError(f"device {device} failed at {action}: {error}") from error
+
+
+def _incoming(executors: Sequence[Executor]) -> list[Incoming]:
+    """What these executors will receive, in the order of need."""
+    return [
+        Incoming(message, executor.source_of(message))
+        for executor in executors
+        for step in executor.steps
+        for message in step.needs
+    ]
+
+
+def _forwards_of(program: Program) -> Program:
+    """The forwards alone, in their order."""
+    lanes = {
+        lane: actions.take(np.flatnonzero(actions.kind == Kind.F)).replace(joined=0)
+        for lane, actions in program.contents().items()
+    }
+    return program.with_lanes(lanes)
 
 
 def _flat(module: nn.Module) -> Tensor:

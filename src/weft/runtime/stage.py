@@ -67,6 +67,11 @@ class Stage:
         saved.outputs = self._run(microbatch, saved)
         return tuple(value.detach() for value in saved.outputs)
 
+    def infer(self, microbatch: int, inputs: Sequence[Tensor]) -> Values:
+        """The outputs alone: nothing is kept for a backward."""
+        with torch.no_grad():
+            return self._run(microbatch, Saved(tuple(inputs)))
+
     def recompute(self, microbatch: int) -> None:
         """The forward again, from the stored inputs; buffers are not touched twice."""
         saved = self._saved[microbatch]

@@ -16,6 +16,7 @@ from weft.errors import WeftError
 from weft.ir.program import Program
 from weft.notation import from_text, to_text
 from weft.runtime import Pipeline, Reference, split
+from weft.timeline import Timeline
 
 DEADLINE = datetime.timedelta(seconds=60)
 
@@ -93,11 +94,19 @@ def _is_equal(program: Program) -> bool:
     for batch, target in batches(program.microbatches * 3 - 1, steps=2):
         result = pipeline.step(batch, target)
         same &= torch.equal(result.loss, reference.step(batch, target))
+        same &= _is_in_order(pipeline.gathered(result))
     expected = split(alone, stages=program.stages)
     for (_, index), module in pipeline.modules.items():
         pairs = zip(module.parameters(), expected[index].parameters(), strict=True)
         same &= all(torch.equal(mine, theirs) for mine, theirs in pairs)
     return same
+
+
+def _is_in_order(timeline: Timeline) -> bool:
+    """Nothing started before what it reads had ended, whichever rank computed it."""
+    dependencies = timeline.program.dependencies
+    started, ended = timeline.start[dependencies.consumer], timeline.end[dependencies.producer]
+    return bool((started >= ended).all() and timeline.start.min() == 0)
 
 
 def _adam(named: object) -> torch.optim.Optimizer:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import copy
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -39,7 +39,10 @@ NamedParameters = Iterable[tuple[str, nn.Parameter]]
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What a step gave: the loss of the batch, and when everything happened."""
+    """What a step gave: the loss of the batch, and when this process did what.
+
+    Where other ranks run other devices, `Pipeline.gathered` has the whole timeline.
+    """
 
     loss: Tensor
     timeline: Timeline
@@ -151,6 +154,16 @@ class Pipeline:
         for stage in self._copies.values():
             stage.module.zero_grad(set_to_none=True)
 
+    def gathered(self, result: Result) -> Timeline:
+        """The timeline of a step on all ranks; every rank asks for it.
+
+        Ranks of one host share a clock.
+        """
+        local = result.timeline
+        both = torch.from_numpy(np.stack([local.start, local.end]))
+        start, end = self._world.total(both).numpy()
+        return replace(local, start=start - start.min(), end=end - start.min())
+
     @property
     def modules(self) -> dict[tuple[int, int], nn.Module]:
         """The modules that this process trains, by pipe and stage."""
@@ -206,7 +219,6 @@ class Pipeline:
         start, end = np.zeros(len(program)), np.zeros(len(program))
         position = [0] * len(executors)
         total = sum(len(executor.steps) for executor in executors)
-        opening = time.perf_counter()
         while sum(position) < total:
             before = sum(position)
             for index, executor in enumerate(executors):
@@ -214,9 +226,9 @@ class Pipeline:
                     step = executor.steps[position[index]]
                     if not executor.is_ready(step):
                         break
-                    start[step.row] = time.perf_counter() - opening
+                    start[step.row] = time.perf_counter()
                     _run_step(program, step)
-                    end[step.row] = time.perf_counter() - opening
+                    end[step.row] = time.perf_counter()
                     position[index] += 1
             if sum(position) == before:
                 raise WeftError(f"{program.name} stands still; verification should tell why")

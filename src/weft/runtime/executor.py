@@ -71,6 +71,11 @@ class Executor:
         """Whether a step can run without waiting."""
         return all(self._transport.has(message) for message in step.needs)
 
+    def fetch(self, step: Step) -> None:
+        """Wait for what a step reads from other devices."""
+        for message in step.needs:
+            self._local[message] = self._transport.receive(message, self.source_of(message))
+
     def source_of(self, message: Message) -> int:
         """The device that sends a message."""
         ends = self._program.graph.edges[message.edge]
@@ -129,7 +134,7 @@ class Executor:
         for edge, (source, destination) in enumerate(graph.edges):
             if destination == action.stage:
                 message = Message(edge, Direction.ACTIVATION, microbatch)
-                arrived = [value for value in self._take(message, source) if value is not None]
+                arrived = [value for value in self._local.pop(message) if value is not None]
                 self._widths[message] = len(arrived)
                 inputs += arrived
         stage = self._copies[action.pipe, action.stage]
@@ -143,7 +148,7 @@ class Executor:
     def _backward(self, action: Action) -> None:
         graph, microbatch = self._program.graph, action.microbatch or 0
         arrived = [
-            self._take(Message(edge, Direction.GRADIENT, microbatch), destination)
+            self._local.pop(Message(edge, Direction.GRADIENT, microbatch))
             for edge, (source, destination) in enumerate(graph.edges)
             if source == action.stage
         ]
@@ -162,12 +167,6 @@ class Executor:
 
     def _recompute(self, action: Action) -> None:
         self._copies[action.pipe, action.stage].recompute(action.microbatch or 0)
-
-    def _take(self, message: Message, stage: int) -> Gradients:
-        source = self._holder(stage, message.microbatch)
-        if source == self._device:
-            return self._local.pop(message)
-        return self._transport.receive(message, source)
 
     def _give(self, message: Message, stage: int, values: Gradients) -> None:
         destination = self._holder(stage, message.microbatch)

@@ -226,6 +226,7 @@ class Pipeline:
                     step = executor.steps[position[index]]
                     if not executor.is_ready(step):
                         break
+                    executor.fetch(step)
                     start[step.row] = time.perf_counter()
                     _run_step(program, step)
                     end[step.row] = time.perf_counter()

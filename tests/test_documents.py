@@ -35,12 +35,15 @@ def test_the_readmes_picture_is_drawn() -> None:
 
 
 def test_the_readmes_python_runs() -> None:
-    (code,) = _blocks(README, "python")
+    code, training = _blocks(README, "python")
     timeline = _run(code)["timeline"]
     assert timeline.makespan == 25.5
     assert timeline.bubble.wall == pytest.approx(1 / 17)
     assert timeline.bubble.span == 0
     assert timeline.peak_activations == [4.0] * 4
+    result = _run(training)["result"]
+    assert result.loss > 0
+    assert result.timeline.is_measured
 
 
 def test_the_readmes_commands_are_understood() -> None:

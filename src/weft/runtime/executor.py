@@ -50,6 +50,7 @@ class Executor:
         self._copies = copies
         self._transport = transport
         self._local: dict[Message, Gradients] = {}
+        self._outbox: list[tuple[Message, int, Gradients]] = []
         self._widths: dict[Message, int] = {}  # values that arrived with an activation
         self._data: Sequence[tuple[Tensor, ...]] = ()
         self.losses: dict[int, Tensor] = {}
@@ -63,6 +64,7 @@ class Executor:
     def end(self) -> None:
         """Forget what a step has left, whether it ended or not."""
         self._local.clear()
+        self._outbox.clear()
         self._widths.clear()
         for stage in self._copies.values():
             stage.forget()
@@ -75,6 +77,12 @@ class Executor:
         """Wait for what a step reads from other devices."""
         for message in step.needs:
             self._local[message] = self._transport.receive(message, self.source_of(message))
+
+    def deliver(self) -> None:
+        """Send what the last step computed for other devices."""
+        for message, destination, values in self._outbox:
+            self._transport.send(message, destination, values)
+        self._outbox.clear()
 
     def source_of(self, message: Message) -> int:
         """The device that sends a message."""
@@ -131,7 +139,7 @@ class Executor:
         graph, microbatch = self._program.graph, action.microbatch or 0
         is_first = not graph.predecessors[action.stage]
         inputs: list[Tensor] = list(self._data[microbatch]) if is_first else []
-        for edge, (source, destination) in enumerate(graph.edges):
+        for edge, (_, destination) in enumerate(graph.edges):
             if destination == action.stage:
                 message = Message(edge, Direction.ACTIVATION, microbatch)
                 arrived = [value for value in self._local.pop(message) if value is not None]
@@ -173,7 +181,7 @@ class Executor:
         if destination == self._device:
             self._local[message] = values
         else:
-            self._transport.send(message, destination, values)
+            self._outbox.append((message, destination, values))
 
 
 def _each(parts: Sequence[Callable[[], None]]) -> None:

@@ -230,6 +230,7 @@ class Pipeline:
                     start[step.row] = time.perf_counter()
                     _run_step(program, step)
                     end[step.row] = time.perf_counter()
+                    executor.deliver()
                     position[index] += 1
             if sum(position) == before:
                 raise WeftError(f"{program.name} stands still; verification should tell why")

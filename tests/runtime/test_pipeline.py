@@ -17,7 +17,7 @@ from weft.ir.program import Program
 from weft.runtime import Pipeline, split
 from weft.runtime.randomness import Draw
 from weft.runtime.stage import Stage
-from weft.schedules import gpipe, one_f_one_b, pipedream, zb_h1
+from weft.schedules import chimera, gpipe, one_f_one_b, pipedream, zb_h1
 
 
 def test_two_batches_accumulate_exactly() -> None:
@@ -34,6 +34,30 @@ def test_two_batches_accumulate_exactly() -> None:
     for parameter, grad in zip(whole.parameters(), once, strict=True):
         assert parameter.grad is not None
         assert torch.allclose(parameter.grad, 2 * grad, rtol=1e-6)
+
+
+def test_two_batches_accumulate_over_two_pipes() -> None:
+    """Each pipe keeps its own sum until the update."""
+    torch.manual_seed(0)
+    stages = [nn.Linear(WIDTH, WIDTH) for _ in range(2)]
+    plain = copy.deepcopy(stages)
+    data = batches(8, 2)
+    pipeline = Pipeline(
+        stages,
+        chimera(devices=2, microbatches=4),
+        loss=squared,
+        optimizer=lambda named: torch.optim.SGD([weight for _, weight in named], lr=0.1),
+    )
+    for batch, target in data:
+        pipeline.accumulate(batch, target)
+    pipeline.update()
+    loss = sum(squared(plain[1](plain[0](batch)), target) for batch, target in data)
+    assert isinstance(loss, torch.Tensor)
+    torch.autograd.backward(loss)
+    for (_, index), module in pipeline.modules.items():
+        for mine, old in zip(module.parameters(), plain[index].parameters(), strict=True):
+            assert old.grad is not None
+            assert torch.allclose(mine, old - 0.1 * old.grad, rtol=1e-5, atol=1e-6)
 
 
 def test_losses_are_kept_by_microbatch() -> None:

@@ -27,10 +27,11 @@ from weft.notation import token
 from weft.runtime.batch import Data, cut, weights_of
 from weft.runtime.executor import Executor, Forward, Step
 from weft.runtime.forms import Forms
+from weft.runtime.gradients import Gradients
 from weft.runtime.randomness import Draw, keyed
 from weft.runtime.split import names_of
 from weft.runtime.stage import Stage
-from weft.runtime.world import Alone, Form, Incoming, Ranks, World
+from weft.runtime.world import Alone, Incoming, Ranks, World
 from weft.timeline import Timeline
 from weft.verify import check
 
@@ -73,10 +74,11 @@ class Pipeline:
         self._forms = Forms(stages, program.graph)
         is_group = dist.is_available() and dist.is_initialized()
         self._world: World = Ranks(program, depth=depth) if is_group else Alone(program)
-        self._counts = [len(list(stage.parameters())) for stage in stages]
         weights = (parameter for stage in stages for parameter in stage.parameters())
         self._dtype = next((weight.dtype for weight in weights), torch.get_default_dtype())
         self._copies = self._made(stages)
+        counts = [len(list(stage.parameters())) for stage in stages]
+        self._gradients = Gradients(program, self._copies, self._world, counts)
         self._executors = [self._executor(program, device) for device in self._world.devices]
         forwards = _forwards_of(program)
         self._readers = [
@@ -105,7 +107,6 @@ class Pipeline:
     ) -> Result:
         """Forward and backward of one batch; gradients are added to what is there."""
         result = self._ran(self._executors, self._program, (batch, target), weights)
-        self._sum_pipes()
         self._draw.step += 1
         return result
 
@@ -146,9 +147,10 @@ class Pipeline:
         return Result(losses.sum(), timeline)
 
     def update(self) -> None:
-        """Clip, step every stage's optimizer, and start from no gradients."""
+        """Sum over pipes, clip, step every stage's optimizer, and start from no gradients."""
+        self._gradients.sum_pipes()
         if self._clip is not None:
-            self._clip_gradients(self._clip)
+            self._gradients.clip(self._clip, self._dtype)
         for optimizer in self._optimizers.values():
             optimizer.step()
         for stage in self._copies.values():
@@ -244,57 +246,6 @@ class Pipeline:
             losses[microbatch] = loss
         return self._world.total(losses).to(self._dtype)
 
-    def _sum_pipes(self) -> None:
-        """Each copy of a stage gets the sum over all of them, in the order of the pipes."""
-        pipes = len(self._program.placement.pipes)
-        if pipes == 1:
-            return
-        for index in range(self._program.stages):
-            flat = {
-                pipe: _flat(self._copies[pipe, index].module)
-                for pipe in range(pipes)
-                if (pipe, index) in self._copies
-            }
-            parts = self._exchanged(index, flat)
-            for pipe in flat:
-                total = parts[0]
-                for other in parts[1:]:
-                    total = total + other
-                _unflatten(self._copies[pipe, index].module, total)
-
-    def _exchanged(self, index: int, flat: dict[int, Tensor]) -> list[Tensor]:
-        """The gradients of all copies of a stage, where this process has one of them."""
-        placement = self._program.placement
-        if not flat:
-            return []
-        mine = next(iter(flat.values()))
-        form = Form(tuple(mine.shape), mine.dtype)
-        away = {
-            pipe: devices[index] for pipe, devices in enumerate(placement.pipes) if pipe not in flat
-        }
-        arrived = self._world.swap(
-            dict.fromkeys(away.values(), mine),
-            dict.fromkeys(away.values(), form),
-        )
-        known = flat | {pipe: arrived[device] for pipe, device in away.items()}
-        return [known[pipe] for pipe in sorted(known)]
-
-    def _clip_gradients(self, most: float) -> None:
-        """As torch does: the norm of the norms of all parameters, in model order."""
-        norms = torch.zeros(sum(self._counts), dtype=torch.float64)
-        for (pipe, index), stage in self._copies.items():
-            first = sum(self._counts[:index])
-            for place, parameter in enumerate(stage.module.parameters()):
-                if pipe == 0 and parameter.grad is not None:
-                    norms[first + place] = torch.linalg.vector_norm(parameter.grad)
-        everywhere = self._world.total(norms)
-        norm = torch.linalg.vector_norm(everywhere[everywhere != 0].to(self._dtype))
-        share = torch.clamp(most / (norm + 1e-6), max=1.0)
-        for stage in self._copies.values():
-            for parameter in stage.module.parameters():
-                if parameter.grad is not None:
-                    parameter.grad.mul_(share)
-
 
 def _run_step(program: Program, step: Step) -> None:
     """Run one action; what goes wrong in the user's code says where."""
@@ -324,22 +275,6 @@ def _forwards_of(program: Program) -> Program:
         for lane, actions in program.contents().items()
     }
     return program.with_lanes(lanes)
-
-
-def _flat(module: nn.Module) -> Tensor:
-    """All gradients of a module as one tensor; zeros where there is none."""
-    return torch.cat([_grad(parameter).flatten() for parameter in module.parameters()])
-
-
-def _grad(parameter: nn.Parameter) -> Tensor:
-    return torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
-
-
-def _unflatten(module: nn.Module, total: Tensor) -> None:
-    sizes = [parameter.numel() for parameter in module.parameters()]
-    for parameter, part in zip(module.parameters(), torch.split(total, sizes), strict=True):
-        if parameter.requires_grad:
-            parameter.grad = part.view_as(parameter).clone()
 
 
 def _check_fit(stages: Sequence[nn.Module], program: Program) -> int:

@@ -155,7 +155,7 @@ def test_a_frozen_stage_is_not_written() -> None:
 
 
 def test_losses_out_of_order_are_not_written() -> None:
-    """torch takes the first loss for that of microbatch 0 (spec/torch.md 2b, 4)."""
+    """torch takes the first loss for that of microbatch 0."""
     program = from_torch_csv("0F0,0F1,0B1,0B0\n1F1,1B1,1F0,1B0\n")
     with pytest.raises(NotationError, match="last stage out of order"):
         to_torch_csv(program)

@@ -1,4 +1,4 @@
-"""The asynchronous family: orders, versions, run time, steady state (spec: one table for all)."""
+"""The asynchronous family: orders, versions, run time, steady state."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def test_no_bubble_once_settled(schedule: Schedule) -> None:
 @pytest.mark.parametrize("lag", [0.1, 0.25, 0.5, 1.0])
 @pytest.mark.parametrize("devices", [2, 4, 6])
 def test_latency_laws(devices: int, lag: float) -> None:
-    """Utilisation D(f+b)/(D(f+b) + 2(D-1)c) of 2BW, 4(D-1)c of WPipe (spec/async 3)."""
+    """Utilisation D(f+b)/(D(f+b) + 2(D-1)c) of 2BW, 4(D-1)c of WPipe."""
     share = Share(lag=lag)
     for schedule, hops in ((pipedream_2bw, 2), (wpipe, 4)):
         program = schedule(devices=devices, microbatches=2 * devices, updates=8)

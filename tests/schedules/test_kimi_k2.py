@@ -11,7 +11,7 @@ from weft.schedules import Shape, interleaved_1f1b, kimi_k2
 from weft.simulate import simulate
 from weft.verify import verify
 
-# Warm-up, then F and backward in turn, then cool-down; microbatches from 1 (overlap.md 1.3).
+# Warm-up, then F and backward in turn, then cool-down; microbatches from 1.
 ROWS = """\
 1 2 3 4 1 2 3 4 5 6 7 | 8 1 5 2 6 3 7 4 8 1 | 2 3 4 5 6 7 8 5 6 7 8
 1 2 3 4 1 2 3 4 5 | 6 1 7 2 8 3 5 4 6 1 7 2 8 3 | 4 5 6 7 8 5 6 7 8
@@ -104,7 +104,7 @@ def _check_closed_forms(
 
 
 def test_reuse_distance_falls_with_the_stage() -> None:
-    """Of stage s exactly 2 (D K - 1 - s) + 1 slots of the steady state (overlap.md 1.4)."""
+    """Of stage s exactly 2 (D K - 1 - s) + 1 slots of the steady state."""
     program = kimi_k2(devices=4, microbatches=8, stages_per_device=2, variant="send-after-w")
     where = {
         (action.kind, action.stage, action.microbatch): int(program.slot_of[index])

@@ -120,7 +120,7 @@ def test_torchs_lowered_tables_are_valid_timed_and_drawn(name: str, devices: int
 
 @pytest.mark.parametrize(("name", "devices"), LOWERED)
 def test_deferred_receives_swap_messages(name: str, devices: int) -> None:
-    """torch 2.13 moves receives and not the sends they answer (spec/torch.md 2b, 1)."""
+    """torch 2.13 moves receives and not the sends they answer."""
     program = _table(name, devices, 2 * devices, with_comms=True, defer_pp_recv=True)
     report = verify(program)
     assert {finding.rule for finding in report.findings} <= {"wires"}

@@ -7,8 +7,9 @@ import pytest
 from weft.errors import InputError
 from weft.ir.actions import Action, Pair
 from weft.ir.kinds import Kind, Stream
+from weft.ir.lanes import Lane, Period
 from weft.ir.placement import Placement
-from weft.ir.program import Lane, Period, Program
+from weft.ir.program import Program
 from weft.ir.versions import resident_versions, staleness
 from weft.simulate import simulate
 

@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from weft.ir.actions import Action, Pair
 from weft.ir.graph import Backward, Graph, Stage
 from weft.ir.kinds import Direction, Kind, Part, Stream, segment
+from weft.ir.lanes import Channel, Lane
 from weft.ir.placement import Placement
-from weft.ir.program import Channel, Content, Lane, Program
+from weft.ir.program import Content, Program
 from weft.ir.values import Value
 
 F, B, I, W, R = Kind.F, Kind.B, Kind.I, Kind.W, Kind.R

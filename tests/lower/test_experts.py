@@ -10,7 +10,7 @@ from weft.cost import Share
 from weft.errors import InputError
 from weft.ir.actions import Action, Actions
 from weft.ir.kinds import Kind, Part, Stream
-from weft.ir.program import Lane
+from weft.ir.lanes import Lane
 from weft.lower import experts, wires
 from weft.schedules import dualpipe, dualpipev, kimi_k2, one_f_one_b, pipedream
 from weft.simulate import simulate

@@ -9,7 +9,8 @@ from weft.errors import InputError
 from weft.ir.actions import Action, Pair
 from weft.ir.graph import Backward
 from weft.ir.kinds import Kind
-from weft.ir.program import Period, Program
+from weft.ir.lanes import Period
+from weft.ir.program import Program
 from weft.lower import split, split_late, wires
 from weft.notation.tokens import written
 from weft.schedules import zb_h1

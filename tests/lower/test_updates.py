@@ -6,7 +6,8 @@ from tests.verify import programs
 from weft.errors import InputError
 from weft.ir.graph import Backward
 from weft.ir.kinds import Kind, Stream
-from weft.ir.program import Lane, Program
+from weft.ir.lanes import Lane
+from weft.ir.program import Program
 from weft.ir.values import Value
 from weft.lower import updates, wires
 from weft.verify import verify

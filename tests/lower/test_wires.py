@@ -10,8 +10,9 @@ from weft.errors import InputError
 from weft.ir.actions import Action
 from weft.ir.graph import Graph
 from weft.ir.kinds import Direction, Kind, Stream
+from weft.ir.lanes import Channel, Lane
 from weft.ir.placement import Placement
-from weft.ir.program import Channel, Lane, Program
+from weft.ir.program import Program
 from weft.lower import messages, unwired, wires
 from weft.simulate import simulate
 

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 
 from weft.ir.actions import Action, Pair
 from weft.ir.kinds import Direction, Kind, Stream
+from weft.ir.lanes import Channel, Lane
 from weft.ir.placement import Placement
-from weft.ir.program import Channel, Lane, Program
+from weft.ir.program import Program
 
 F, B = Kind.F, Kind.B
 

@@ -23,8 +23,9 @@ from weft.cost.provenance import NAMES
 from weft.ir.actions import Action, Pair
 from weft.ir.graph import Backward, Graph, Stage
 from weft.ir.kinds import EDGE_END, Direction, Kind, Stream
+from weft.ir.lanes import Channel, Lane, Period
 from weft.ir.placement import Placement
-from weft.ir.program import Channel, Lane, Period, Program
+from weft.ir.program import Program
 
 T = TypeVar("T")
 

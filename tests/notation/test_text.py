@@ -11,8 +11,9 @@ from weft.errors import NotationError
 from weft.ir.actions import Action
 from weft.ir.graph import Backward, Graph, Stage
 from weft.ir.kinds import Kind
+from weft.ir.lanes import Period
 from weft.ir.placement import Placement
-from weft.ir.program import Period, Program
+from weft.ir.program import Program
 from weft.notation import from_text, to_text
 
 GOOD = """\

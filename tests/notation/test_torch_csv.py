@@ -11,8 +11,9 @@ from weft.errors import NotationError
 from weft.ir.actions import Action, Pair
 from weft.ir.graph import Backward, Graph, Stage
 from weft.ir.kinds import Direction, Kind, Stream
+from weft.ir.lanes import Channel, Lane
 from weft.ir.placement import Placement
-from weft.ir.program import Channel, Lane, Program
+from weft.ir.program import Program
 from weft.lower import unwired, updates, wires
 from weft.notation import from_torch_csv, to_text, to_torch_csv
 from weft.schedules import REGISTRY, Schedule, Shape

@@ -13,8 +13,9 @@ from weft.ir.actions import Action
 from weft.ir.earliest import earliest
 from weft.ir.graph import Graph
 from weft.ir.kinds import Kind, Stream
+from weft.ir.lanes import Lane
 from weft.ir.placement import Placement
-from weft.ir.program import Lane, Program
+from weft.ir.program import Program
 from weft.lower import wires
 from weft.schedules import REGISTRY, Shape, gpipe, naive, one_f_one_b, zb_h2
 from weft.simulate import simulate

@@ -18,7 +18,8 @@ import numpy as np
 
 from weft.ir.actions import Actions, Index
 from weft.ir.kinds import Kind, Stream
-from weft.ir.program import Lane, Program
+from weft.ir.lanes import Lane
+from weft.ir.program import Program
 from weft.notation.tokens import written
 
 

@@ -8,8 +8,9 @@ from dataclasses import replace
 from weft.ir.actions import Action, Pair
 from weft.ir.graph import Backward, Graph
 from weft.ir.kinds import Kind, Stream
+from weft.ir.lanes import Lane, Period
 from weft.ir.placement import Placement
-from weft.ir.program import Lane, Period, Program
+from weft.ir.program import Program
 from weft.lower import split_late
 
 

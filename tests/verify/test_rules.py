@@ -14,8 +14,9 @@ from weft.errors import InputError, ProgramError
 from weft.ir.actions import Action, Actions, Pair
 from weft.ir.graph import Backward, Graph, Stage
 from weft.ir.kinds import Direction, Kind, Stream
+from weft.ir.lanes import Channel, Lane
 from weft.ir.placement import Placement
-from weft.ir.program import Channel, Lane, Program
+from weft.ir.program import Program
 from weft.lower import updates, wires
 from weft.verify import RULES, check, verify
 

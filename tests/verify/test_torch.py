@@ -11,7 +11,8 @@ import pytest
 from tests.cli.running import weft
 from weft.draw import plain
 from weft.ir.kinds import Direction, Stream
-from weft.ir.program import Channel, Lane, Program
+from weft.ir.lanes import Channel, Lane
+from weft.ir.program import Program
 from weft.lower import unwired, wires
 from weft.notation import from_torch_csv
 from weft.schedules import one_f_one_b

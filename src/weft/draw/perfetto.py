@@ -20,7 +20,8 @@ import numpy as np
 from weft.draw.caption import title
 from weft.draw.marks import Mark, marker
 from weft.ir.earliest import Seconds
-from weft.ir.program import Lane, Program
+from weft.ir.lanes import Lane
+from weft.ir.program import Program
 from weft.ir.values import Value
 from weft.notation.tokens import FORMS, written
 from weft.timeline import Timeline

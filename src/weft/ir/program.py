@@ -9,7 +9,7 @@ import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,43 +18,10 @@ from weft.errors import InputError
 from weft.ir.actions import COLUMNS, Action, Actions, Column, Index, Pair
 from weft.ir.earliest import Precedence, Seconds
 from weft.ir.graph import Graph
-from weft.ir.kinds import EDGE_END, Direction, Kind, Stream
+from weft.ir.kinds import EDGE_END, Kind, Stream
+from weft.ir.lanes import Lane, Period
 from weft.ir.placement import Placement
 from weft.ir.values import Dependencies, Value, resolve
-
-
-class Channel(NamedTuple):
-    """An ordered connection: messages arrive in the order in which they were sent."""
-
-    source: int
-    destination: int
-    direction: Direction
-
-
-class Lane(NamedTuple):
-    """One in-order queue of one device; the wire stream has one for each end of a channel."""
-
-    device: int
-    stream: Stream = Stream.COMPUTE
-    channel: Channel | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Period:
-    """How a program repeats: per lane, the lengths of its prologue and of its body.
-
-        prologue | body | body | ... | body | epilogue
-
-    Each of the `repeats` repetitions of the body shifts microbatches by `microbatches` and
-    versions by `versions`; the epilogue shifts with the last.
-    """
-
-    prologue: tuple[int, ...]
-    body: tuple[int, ...]
-    microbatches: int
-    versions: int = 1
-    repeats: int = 1
-
 
 Content: TypeAlias = Actions | Iterable[Action | Pair]
 

@@ -35,6 +35,7 @@ from numpy.typing import NDArray
 from weft.ir.actions import Actions, Index
 from weft.ir.graph import Backward, Graph
 from weft.ir.kinds import Kind
+from weft.ir.tables import Groups, Tables
 
 
 class Value(IntEnum):
@@ -105,7 +106,7 @@ def resolve(
     pipe_of: Sequence[int],
 ) -> Dependencies:
     """Every (consumer, producer) of these actions, by the table above."""
-    tables = _Tables(actions, stages=len(graph), edges=len(graph.edges), microbatches=microbatches)
+    tables = Tables(actions, stages=len(graph), edges=len(graph.edges), microbatches=microbatches)
     found = _Found()
     _across_stages(graph, tables, found)
     _within_stages(graph, tables, found)
@@ -128,65 +129,6 @@ def _without_repeats(dependencies: Dependencies) -> Dependencies:
     return Dependencies(
         consumer, producer, value.astype(np.int8), edge, missing=dependencies.missing
     )
-
-
-class _Tables:
-    """The action that covers [stage, microbatch] (or [edge, microbatch]), by kind; -1 if none.
-
-    A stage cut into segments has a first and a last action; `into` finds the one that reads
-    from other stages, `out_of` the one they read.
-    """
-
-    def __init__(self, actions: Actions, *, stages: int, edges: int, microbatches: int) -> None:
-        self.actions = actions
-        self.microbatches = microbatches
-        self._stages = stages
-        self._edges = edges
-        present = set(np.unique(actions.kind).tolist())
-        self.has_segments = bool((actions.segment >= 0).any())
-        self.has_wires = any(Kind(kind).is_wire for kind in present)
-        self.has_updates = bool({Kind.UPDATE, Kind.REDUCE, Kind.FREE} & present) or bool(
-            (actions.version > 0).any()
-        )
-        self._present = present
-        self._made: dict[tuple[tuple[Kind, ...], bool], Index] = {}
-
-    def into(self, *kinds: Kind) -> Index:
-        return self._table(kinds, is_last=kinds[0] in (Kind.B, Kind.I, Kind.W))
-
-    def out_of(self, *kinds: Kind) -> Index:
-        return self._table(kinds, is_last=kinds[0] not in (Kind.B, Kind.I, Kind.W))
-
-    def has(self, kind: Kind) -> bool:
-        return kind in self._present
-
-    def _table(self, kinds: tuple[Kind, ...], *, is_last: bool) -> Index:
-        key = (kinds, is_last and self.has_segments)
-        if key not in self._made:
-            self._made[key] = self._make(kinds, is_last=is_last)
-        return self._made[key]
-
-    def _make(self, kinds: tuple[Kind, ...], *, is_last: bool) -> Index:
-        """Later writes win, so segments are written in the order that leaves the wanted one."""
-        actions = self.actions
-        is_wire = kinds[0].is_wire
-        table = np.full((self._edges if is_wire else self._stages, self.microbatches), -1, np.int64)
-        wanted = [kind for kind in kinds if kind in self._present]
-        if not wanted:
-            return table
-        rows = np.flatnonzero(np.any([actions.kind == kind for kind in wanted], axis=0))
-        if self.has_segments:
-            ranks = actions.segment[rows]
-            rows = rows[np.argsort(ranks if is_last else -ranks, kind="stable")]
-        row_of = actions.edge if is_wire else actions.stage
-        spans = actions.span[rows]
-        if (spans == 1).all():
-            table[row_of[rows], actions.microbatch[rows]] = rows
-            return table
-        offset = np.arange(int(spans.sum())) - np.repeat(np.cumsum(spans) - spans, spans)
-        rows = np.repeat(rows, spans)
-        table[row_of[rows], actions.microbatch[rows] + offset] = rows
-        return table
 
 
 class _Found:
@@ -230,7 +172,7 @@ class _Found:
         )
 
 
-def _across_stages(graph: Graph, tables: _Tables, found: _Found) -> None:
+def _across_stages(graph: Graph, tables: Tables, found: _Found) -> None:
     """Activations along the edges, gradients against them."""
     if not graph.edges:
         return
@@ -247,7 +189,7 @@ def _across_stages(graph: Graph, tables: _Tables, found: _Found) -> None:
     found.grid(Value.GRADIENT, consumers[flows], produced[flows], destination[flows], every[flows])
 
 
-def _within_stages(graph: Graph, tables: _Tables, found: _Found) -> None:
+def _within_stages(graph: Graph, tables: Tables, found: _Found) -> None:
     """Saved state from F (through the host, or made again by R) to B or I; from I to W."""
     stages = np.arange(len(graph))
     nowhere = np.full(len(graph), -1)
@@ -268,7 +210,7 @@ def _within_stages(graph: Graph, tables: _Tables, found: _Found) -> None:
         found.grid(Value.DEFERRED, whole, tables.out_of(Kind.B, Kind.I), stages, nowhere)
 
 
-def _along_wires(graph: Graph, tables: _Tables, found: _Found) -> None:
+def _along_wires(graph: Graph, tables: Tables, found: _Found) -> None:
     """Producer -> send -> receive; who reads a receive is said in `_across_stages`."""
     if not graph.edges:
         return
@@ -310,7 +252,7 @@ def _between_segments(actions: Actions, found: _Found) -> None:
     inputs, weights = rows[actions.kind[rows] == Kind.I], rows[actions.kind[rows] == Kind.W]
     cell = (actions.stage.astype(np.int64) << 40) + (actions.microbatch.astype(np.int64) << 12)
     cell += actions.segment
-    own = _Groups(inputs, cell[inputs]).join(weights, cell[weights])
+    own = Groups(inputs, cell[inputs]).join(weights, cell[weights])
     found.add(Value.DEFERRED, *own)
 
 
@@ -329,14 +271,14 @@ def _through_weights(
     span = int(versions.max(initial=0)) + int(actions.microbatch.max(initial=0)) // step + 2
     by_version, by_step = holder * span + versions, actions.microbatch // step
 
-    writers = _Groups(updates, by_version[updates] + 1)
+    writers = Groups(updates, by_version[updates] + 1)
     readers = np.concatenate([rows[is_use & (actions.version > 0)], updates])
     found.add(Value.WEIGHTS, *writers.join(readers, by_version[readers]))
 
     ends = rows[np.isin(actions.kind, (Kind.B, Kind.W))]
-    of_pipe = _Groups(ends, holder[ends] * span + by_step[ends])
-    of_stage = _Groups(ends, actions.stage[ends].astype(np.int64) * span + by_step[ends])
-    sums = _Groups(reduces, by_version[reduces])
+    of_pipe = Groups(ends, holder[ends] * span + by_step[ends])
+    of_stage = Groups(ends, actions.stage[ends].astype(np.int64) * span + by_step[ends])
+    sums = Groups(reduces, by_version[reduces])
     summed = sums.join(updates, by_version[updates])
     found.add(Value.WEIGHT_GRADIENT, *summed)
     alone = np.setdiff1d(updates, summed[0])
@@ -345,19 +287,4 @@ def _through_weights(
     found.add(Value.WEIGHT_GRADIENT, *of_stage.join(reduces, key))
 
     users = rows[is_use]
-    found.add(Value.WEIGHTS, *_Groups(users, by_version[users]).join(frees, by_version[frees]))
-
-
-class _Groups:
-    """Rows grouped by a key, to be joined with readers of that key."""
-
-    def __init__(self, rows: Index, keys: Index) -> None:
-        order = np.argsort(keys, kind="stable")
-        self._rows, self._keys = rows[order], keys[order]
-
-    def join(self, readers: Index, keys: Index) -> tuple[Index, Index]:
-        """Every (reader, row) with equal keys."""
-        first = np.searchsorted(self._keys, keys)
-        counts = np.searchsorted(self._keys, keys, "right") - first
-        within = np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)
-        return np.repeat(readers, counts), self._rows[np.repeat(first, counts) + within]
+    found.add(Value.WEIGHTS, *Groups(users, by_version[users]).join(frees, by_version[frees]))

@@ -17,7 +17,8 @@ from typing import NamedTuple
 from weft.errors import InputError
 from weft.ir.actions import Action, Pair
 from weft.ir.kinds import Kind, Part, Stream, segment
-from weft.ir.program import Content, Lane, Program
+from weft.ir.lanes import Lane
+from weft.ir.program import Content, Program
 
 A, D, E, C = Part.ATTENTION, Part.DISPATCH, Part.EXPERTS, Part.COMBINE
 

@@ -20,7 +20,8 @@ from weft.cost import Cost
 from weft.errors import InputError
 from weft.ir.actions import Action
 from weft.ir.kinds import Kind, Stream
-from weft.ir.program import Content, Lane, Program
+from weft.ir.lanes import Lane
+from weft.ir.program import Content, Program
 from weft.ir.values import Value
 from weft.timeline import Timeline
 

@@ -7,7 +7,8 @@ from dataclasses import replace
 import numpy as np
 
 from weft.ir.actions import Index
-from weft.ir.program import Period, Program
+from weft.ir.lanes import Period
+from weft.ir.program import Program
 
 
 def period_of(program: Program, *, source: Index, lane: Index, lanes: int) -> Period | None:

@@ -14,7 +14,8 @@ from collections.abc import Collection, Iterator
 from weft.errors import InputError
 from weft.ir.actions import Action, Actions, Pair
 from weft.ir.kinds import Kind, Stream
-from weft.ir.program import Content, Lane, Program
+from weft.ir.lanes import Lane
+from weft.ir.program import Content, Program
 
 _BACKWARDS = (Kind.B, Kind.I)
 

@@ -17,7 +17,8 @@ from weft.ir.actions import Action, Actions
 from weft.ir.earliest import earliest
 from weft.ir.graph import Backward
 from weft.ir.kinds import Kind, Stream
-from weft.ir.program import Lane, Program
+from weft.ir.lanes import Lane
+from weft.ir.program import Program
 
 
 def updates(program: Program) -> Program:

@@ -23,7 +23,8 @@ from numpy.typing import NDArray
 from weft.errors import InputError
 from weft.ir.actions import Actions, Index
 from weft.ir.kinds import Direction, Kind, Stream
-from weft.ir.program import Channel, Content, Lane, Period, Program
+from weft.ir.lanes import Channel, Lane, Period
+from weft.ir.program import Content, Program
 from weft.ir.values import Value
 from weft.lower.periods import period_of
 

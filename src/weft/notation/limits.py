@@ -16,8 +16,8 @@ from weft.errors import InputError
 from weft.ir.actions import Actions
 from weft.ir.graph import Graph
 from weft.ir.kinds import EDGE_END, Kind
+from weft.ir.lanes import Lane
 from weft.ir.placement import Placement
-from weft.ir.program import Lane
 from weft.notation.tokens import written
 
 MOST = 999_999_999  # any one number

@@ -16,7 +16,8 @@ from torch import Tensor
 from weft.errors import InputError
 from weft.ir.actions import Action
 from weft.ir.kinds import Direction, Kind
-from weft.ir.program import Lane, Program
+from weft.ir.lanes import Lane
+from weft.ir.program import Program
 from weft.runtime.stage import Gradients, Stage
 from weft.runtime.transport import Message, Transport
 

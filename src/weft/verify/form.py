@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft.ir.kinds import EDGE_END, Direction, Kind, Stream
-from weft.ir.program import Lane, Program
+from weft.ir.lanes import Lane
+from weft.ir.program import Program
 from weft.lower.wires import ENDS
 from weft.verify.context import Breach, Context
 

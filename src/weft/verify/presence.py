@@ -16,7 +16,7 @@ import numpy as np
 from weft.ir.actions import Index
 from weft.ir.graph import Backward
 from weft.ir.kinds import EDGE_END, Kind
-from weft.ir.program import Lane
+from weft.ir.lanes import Lane
 from weft.ir.values import Value
 from weft.lower.wires import ENDS
 from weft.verify.context import Breach, Context

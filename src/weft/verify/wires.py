@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 from weft.ir.actions import Column
 from weft.ir.graph import Backward
 from weft.ir.kinds import Direction, Kind, Stream
-from weft.ir.program import Channel, Lane, Program
+from weft.ir.lanes import Channel, Lane
+from weft.ir.program import Program
 from weft.ir.values import Value
 from weft.lower.wires import ENDS
 from weft.verify.context import Breach, Context

@@ -16,8 +16,9 @@ import numpy as np
 
 from weft.errors import InputError
 from weft.ir.kinds import Direction, Stream
+from weft.ir.lanes import Channel, Lane
 from weft.ir.placement import Placement
-from weft.ir.program import Channel, Lane, Program
+from weft.ir.program import Program
 from weft.notation.json.reading import Node
 from weft.notation.limits import check_lane
 

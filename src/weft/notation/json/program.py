@@ -19,8 +19,9 @@ import numpy as np
 from weft.errors import InputError
 from weft.ir.actions import Actions
 from weft.ir.graph import Graph
+from weft.ir.lanes import Lane, Period
 from weft.ir.placement import Placement
-from weft.ir.program import Lane, Period, Program
+from weft.ir.program import Program
 from weft.notation.json.columns import columns_object, read_columns
 from weft.notation.json.graph import graph_object, read_graph
 from weft.notation.json.lanes import LaneEntry, lane_objects, read_lanes

@@ -18,7 +18,8 @@ import numpy as np
 from weft.errors import InputError
 from weft.ir.actions import COLUMNS, Actions
 from weft.ir.kinds import Direction, Stream
-from weft.ir.program import Channel, Lane, Period, Program
+from weft.ir.lanes import Channel, Lane, Period
+from weft.ir.program import Program
 from weft.notation.places import shown
 from weft.notation.text.words import choice, counts
 from weft.notation.tokens import read_token, written

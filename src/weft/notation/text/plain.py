@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from weft.ir.actions import COLUMNS, Actions
-from weft.ir.program import Lane, Program
+from weft.ir.lanes import Lane
+from weft.ir.program import Program
 from weft.notation.text.lanes import slots
 from weft.notation.tokens import FORMS, Row, covered, uses, written
 

@@ -22,8 +22,9 @@ import numpy as np
 from weft.errors import InputError, NotationError
 from weft.ir.actions import Actions
 from weft.ir.graph import Graph
+from weft.ir.lanes import Lane, Period
 from weft.ir.placement import Placement
-from weft.ir.program import Lane, Period, Program
+from weft.ir.program import Program
 from weft.notation.limits import (
     check_actions,
     check_cells,

@@ -17,8 +17,9 @@ from weft.errors import InputError
 from weft.ir.actions import Actions, Index
 from weft.ir.graph import Graph
 from weft.ir.kinds import EDGE_END, Direction, Kind, Stream
+from weft.ir.lanes import Channel, Lane
 from weft.ir.placement import Placement
-from weft.ir.program import Channel, Lane, Program
+from weft.ir.program import Program
 from weft.notation.limits import check_actions, check_cells, check_stages, check_total
 from weft.notation.places import in_source, on_line
 from weft.notation.torch.cells import read_cell, written_cells, written_reduction

@@ -9,8 +9,9 @@ import numpy as np
 
 from weft.ir.actions import Actions
 from weft.ir.kinds import Kind
+from weft.ir.lanes import Period
 from weft.ir.placement import Placement
-from weft.ir.program import Period, Program
+from weft.ir.program import Program
 from weft.schedules.kit.orders import by_slot
 from weft.schedules.kit.shape import Shape
 

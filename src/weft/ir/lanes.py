@@ -1,0 +1,41 @@
+"""Lanes: the in-order queues of a device, the channels between devices, and how lanes repeat."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from weft.ir.kinds import Direction, Stream
+
+
+class Channel(NamedTuple):
+    """An ordered connection: messages arrive in the order in which they were sent."""
+
+    source: int
+    destination: int
+    direction: Direction
+
+
+class Lane(NamedTuple):
+    """One in-order queue of one device; the wire stream has one for each end of a channel."""
+
+    device: int
+    stream: Stream = Stream.COMPUTE
+    channel: Channel | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Period:
+    """How a program repeats: per lane, the lengths of its prologue and of its body.
+
+        prologue | body | body | ... | body | epilogue
+
+    Each of the `repeats` repetitions of the body shifts microbatches by `microbatches` and
+    versions by `versions`; the epilogue shifts with the last.
+    """
+
+    prologue: tuple[int, ...]
+    body: tuple[int, ...]
+    microbatches: int
+    versions: int = 1
+    repeats: int = 1

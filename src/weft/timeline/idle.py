@@ -128,14 +128,10 @@ class _Observer:
 
     def _origin(self, slot: int) -> int | None:
         """The computation whose value arrives last, behind its receive and send if any."""
-        dependencies = self._program.dependencies
         row = int(self._binding[slot])
         if row < 0:
             return None
-        action = int(dependencies.producer[row])
-        while Kind(int(self._program.actions.kind[action])).is_wire:
-            action = dependencies.read_by(action)[0][0]
-        return action
+        return int(self._program.origin[self._program.dependencies.producer[row]])
 
 
 def _ready(program: Program, delays: Seconds, end: Seconds) -> Seconds:

@@ -164,6 +164,19 @@ class Pipeline:
         start, end = self._world.total(both).numpy()
         return replace(local, start=start - start.min(), end=end - start.min())
 
+    def gradient_norm(self) -> Tensor:
+        """The global norm of the gradients, as torch does it: the norm of the norms of all
+        parameters, in model order. Every rank asks for it."""
+        norms = torch.zeros(sum(self._counts), dtype=torch.float64)
+        for (pipe, index), stage in self._copies.items():
+            first = sum(self._counts[:index])
+            for place, parameter in enumerate(stage.module.parameters()):
+                if pipe == 0 and parameter.grad is not None:
+                    norms[first + place] = torch.linalg.vector_norm(parameter.grad)
+        everywhere = self._world.total(norms)
+        norm: Tensor = torch.linalg.vector_norm(everywhere[everywhere != 0].to(self._dtype))
+        return norm
+
     @property
     def modules(self) -> dict[tuple[int, int], nn.Module]:
         """The modules that this process trains, by pipe and stage."""
@@ -280,15 +293,7 @@ class Pipeline:
         return [known[pipe] for pipe in sorted(known)]
 
     def _clip_gradients(self, most: float) -> None:
-        """As torch does: the norm of the norms of all parameters, in model order."""
-        norms = torch.zeros(sum(self._counts), dtype=torch.float64)
-        for (pipe, index), stage in self._copies.items():
-            first = sum(self._counts[:index])
-            for place, parameter in enumerate(stage.module.parameters()):
-                if pipe == 0 and parameter.grad is not None:
-                    norms[first + place] = torch.linalg.vector_norm(parameter.grad)
-        everywhere = self._world.total(norms)
-        norm = torch.linalg.vector_norm(everywhere[everywhere != 0].to(self._dtype))
+        norm = self.gradient_norm()
         share = torch.clamp(most / (norm + 1e-6), max=1.0)
         for stage in self._copies.values():
             for parameter in stage.module.parameters():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -96,7 +97,7 @@ JOB = (
         metavar="SHARE",
         help="The same on every schedule.",
     ),
-    _whole("--layers", 6, "Blocks of the model; with embedding and head two more stages."),
+    _whole("--layers", 8, "Blocks of the model; with embedding and head two more stages."),
     _whole("--hidden", 64, "Width of the model."),
     _whole("--heads", 4, "Of the attention."),
     _whole("--context", 64, "Characters of a sequence."),
@@ -145,7 +146,8 @@ def command(choice: Choice, job: Job, is_reference: bool, out: Path | None, is_j
         if out is not None:
             check_free(out)
         if is_reference:
-            _show_losses(checked(settings), is_json)
+            if not rank:
+                _show_losses(checked(settings), is_json)
             return
         outcome = _run(settings, rank)
     if rank:
@@ -263,6 +265,9 @@ def _report(outcome: Outcome, folder: Path | None) -> Iterator[RenderableType]:
         for name, line in (("predicted", outcome.predicted), ("measured", outcome.measured))
     ]
     yield table(("step", "milliseconds", "bubble wall", "bubble span"), rows)
+    devices, cores = outcome.measured.program.devices, os.cpu_count() or 1
+    if devices > cores:
+        yield f"Here {devices} devices share {cores} cores; the prediction gives each its own."
     if folder is not None:
         yield ""
         yield f"Written to {folder}; open its *.perfetto.json in ui.perfetto.dev."

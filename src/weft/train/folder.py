@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -36,6 +37,7 @@ def summary(outcome: Outcome) -> dict[str, object]:
 
 def free_folder(parent: Path, name: str) -> Path:
     """The first of name, name-2, name-3 ... that does not exist."""
+    name = re.sub(r"[^\w.-]", "-", name).lstrip(".") or "run"
     names = (name if number == 1 else f"{name}-{number}" for number in count(1))
     return next(path for path in (parent / one for one in names) if not path.exists())
 

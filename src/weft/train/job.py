@@ -46,7 +46,7 @@ class Settings:
     microbatch_size: int = 4  # sequences
     learning_rate: float = 3e-3
     dropout: float = 0.0
-    layers: int = 6
+    layers: int = 8
     hidden: int = 64
     heads: int = 4
     context: int = 64
@@ -149,6 +149,17 @@ def checked(settings: Settings) -> list[float]:
     return losses
 
 
+def layers_of(blocks: int, stages: int) -> list[int] | None:
+    """How many modules each stage gets: equal blocks, as embedding and head weigh little."""
+    if stages > blocks:
+        return None
+    size, larger = divmod(blocks, stages)
+    sizes = [size + (index < larger) for index in range(stages)]
+    sizes[0] += 1
+    sizes[-1] += 1
+    return sizes
+
+
 class _Job:
     """Model, data and optimizers of a run."""
 
@@ -166,7 +177,7 @@ class _Job:
                 f"{self._settings.layers} layers, embedding and head make {most} stages at most,"
                 f" {self._settings.program.name} has {stages}; use --layers {stages - 2}"
             )
-        return split(self._model(), stages=stages)
+        return split(self._model(), stages=stages, layers=layers_of(self._settings.layers, stages))
 
     def _model(self) -> nn.Sequential:
         settings = self._settings

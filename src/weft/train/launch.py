@@ -84,20 +84,16 @@ def _awaited(heard: list[Connection], ranks: Sequence[BaseProcess], watch: Watch
                 watch(told)
             else:
                 outcome = told
-    if outcome is None:
-        raise WeftError(f"a rank has died: {_statuses(ranks)}")
-    return outcome
-
-
-def _statuses(ranks: Sequence[BaseProcess]) -> str:
     for process in ranks:
         process.join(FAREWELL)
-    return ", ".join(f"rank {rank} with {process.exitcode}" for rank, process in enumerate(ranks))
+    if outcome is None:
+        ends = (f"rank {rank} with status {one.exitcode}" for rank, one in enumerate(ranks))
+        raise WeftError(f"the run ended early: {', '.join(ends)}")
+    return outcome
 
 
 def _end(ranks: Sequence[BaseProcess]) -> None:
     for process in ranks:
-        process.join(0 if process.exitcode is None else None)
         process.terminate()
     for process in ranks:
         process.join(FAREWELL)

@@ -20,7 +20,8 @@ from torch import Tensor, nn
 from weft.cost import Cost, Link, Memory, Network, Provenance, Times
 from weft.ir.kinds import Kind
 from weft.ir.program import Program
-from weft.runtime.randomness import Draw
+from weft.runtime.randomness import Draw, keyed
+from weft.runtime.split import names_of
 from weft.runtime.stage import Loss, Stage
 
 RUNS, WARM_UP = 15, 3
@@ -86,7 +87,9 @@ def _measured(
     mine = program.actions.kind[program.actions.stage == index]
     is_split, is_last = bool((mine == Kind.I).any()), index == len(stages) - 1
     module = copy.deepcopy(stages[index])
-    stage = Stage(module, Draw(), is_first=index == 0, is_split=is_split, is_recomputed=False)
+    draw = Draw()
+    keyed(module, draw, names_of(module, index))
+    stage = Stage(module, draw, is_first=index == 0, is_split=is_split, is_recomputed=False)
     stage.loss = loss if is_last else None
     kept = Kept(module)
     with kept.counting():

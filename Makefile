@@ -13,7 +13,9 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input install -qq -
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-6s %s\n", $$1, $$2 }' Makefile
 
-demo: $(VENV)/.core ## compare the schedules, then draw three of them
+demo: $(VENV)/.torch ## train a small GPT on four processes, then compare the schedules
+	@printf '\n%s\n\n' 'Four processes train a small GPT on the text that Weft ships (CPU, no network):'
+	@$(BIN)/weft train
 	@printf '\n%s\n\n' 'Every schedule on 4 devices with 8 microbatches, timed with unit costs:'
 	@$(BIN)/weft compare -d 4 -n 8
 	@printf '\n%s\n\n' '1F1B: after the warm-up, each device alternates a forward and a backward:'
@@ -33,19 +35,19 @@ check: $(VENV)/.all ## run the linters alone
 	$(BIN)/lint-imports --no-logo
 
 clean: ## remove the virtual environment, caches and build outputs
-	rm -rf $(VENV) build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) build dist runs .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-# The core alone, enough for `make demo`; and everything, torch and the tools included.
-$(VENV)/.core: pyproject.toml constraints.txt | $(VENV)/pyvenv.cfg
-	@echo 'Installing Weft into $(VENV)'
-	@$(PIP) -e .
+# With torch, enough for `make demo`; and everything, the tools included.
+$(VENV)/.torch: pyproject.toml constraints.txt | $(VENV)/pyvenv.cfg
+	@echo 'Installing Weft and torch into $(VENV)'
+	@$(PIP) -e '.[torch]'
 	@touch $@
 
 $(VENV)/.all: pyproject.toml constraints.txt | $(VENV)/pyvenv.cfg
 	@echo 'Installing Weft, torch and the development tools into $(VENV)'
 	@$(PIP) -e '.[all]'
-	@touch $(VENV)/.core $@
+	@touch $(VENV)/.torch $@
 
 $(VENV)/pyvenv.cfg:
 	@command -v $(PYTHON) > /dev/null || \

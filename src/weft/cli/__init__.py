@@ -9,6 +9,7 @@ from weft import __version__
 from weft.cli.group import Group
 
 COMMANDS = {
+    "train": "A schedule trains a small GPT in real processes.",
     "list": "Schedules, models and devices, or all about one.",
     "draw": "A schedule as a timeline in the terminal.",
     "compare": "All schedules at one shape, ranked.",

@@ -11,9 +11,10 @@ import click
 
 from weft.cli.status import OutputClosed, status_of
 
-HELP = """Pipeline-parallel schedules as programs: proved, timed, drawn and exported.
+HELP = """Pipeline-parallel schedules as programs: proved, timed, drawn, trained and exported.
 
 \b
+  weft train                             train a small GPT on four processes
   weft list                              which schedules there are
   weft draw 1f1b -d 4 -n 8               one of them as a timeline
   weft compare -d 4 -n 8                 all of them, ranked

@@ -255,18 +255,18 @@ def named(command: Command) -> Command:
 
 def sized(command: Command) -> Command:
     """Add the options of a shape; the command gets them as `sizes`."""
-    return _bundled("sizes", Sizes, SIZES)(command)
+    return bundled("sizes", Sizes, SIZES)(command)
 
 
 def priced(command: Command) -> Command:
     """Add the options of a cost; the command gets them as `prices`, `prices.machine` included."""
-    with_prices = _bundled("prices", Prices, PRICES)(command)
-    return _bundled("machine", Machine, MACHINE)(with_prices)
+    with_prices = bundled("prices", Prices, PRICES)(command)
+    return bundled("machine", Machine, MACHINE)(with_prices)
 
 
 def passed(command: Command) -> Command:
     """Add the options of lowering passes; the command gets them as `passes`."""
-    return _bundled("passes", Passes, PASSES)(command)
+    return bundled("passes", Passes, PASSES)(command)
 
 
 def as_json(command: Command) -> Command:
@@ -274,7 +274,8 @@ def as_json(command: Command) -> Command:
     return click.option("--json", "is_json", is_flag=True, help="Print one JSON object.")(command)
 
 
-def _bundled(keyword: str, bundle: type, options: Sequence[Decorator]) -> Decorator:
+def bundled(keyword: str, bundle: type, options: Sequence[Decorator]) -> Decorator:
+    """Add options; the command gets them as one value, under the keyword."""
     names = [item.name for item in fields(bundle)]
 
     def decorate(command: Command) -> Command:

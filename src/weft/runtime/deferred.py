@@ -32,6 +32,7 @@ class Tape:
         entry = (weight, gradient.flatten(0, -2), activation.flatten(0, -2))
         self.products.setdefault(id(weight), []).append(entry)
 
+    @torch.no_grad()
     def play(self) -> None:
         """Add all recorded products; a layer used twice sums its uses first."""
         for uses in self.products.values():

@@ -62,8 +62,11 @@ class Gradients:
         known = flat | {pipe: arrived[device] for pipe, device in away.items()}
         return [known[pipe] for pipe in sorted(known)]
 
-    def clip(self, most: float, dtype: torch.dtype) -> None:
-        """As torch does: the norm of the norms of all parameters, in model order."""
+    def clip(self, most: float, dtype: torch.dtype) -> Tensor:
+        """Scale all gradients to a global norm of at most so much; the norm before.
+
+        As torch does: the norm of the norms of all parameters, in model order.
+        """
         norms = torch.zeros(sum(self._counts), dtype=torch.float64)
         for (pipe, index), stage in self._copies.items():
             first = sum(self._counts[:index])
@@ -71,12 +74,13 @@ class Gradients:
                 if pipe == 0 and parameter.grad is not None:
                     norms[first + place] = torch.linalg.vector_norm(parameter.grad)
         everywhere = self._world.total(norms)
-        norm = torch.linalg.vector_norm(everywhere[everywhere != 0].to(dtype))
+        norm: Tensor = torch.linalg.vector_norm(everywhere[everywhere != 0].to(dtype))
         share = torch.clamp(most / (norm + 1e-6), max=1.0)
         for stage in self._copies.values():
             for parameter in stage.module.parameters():
                 if parameter.grad is not None:
                     parameter.grad.mul_(share)
+        return norm
 
 
 def _flat(module: nn.Module) -> Tensor:

@@ -146,15 +146,18 @@ class Pipeline:
                 executor.end()
         return Result(losses.sum(), timeline)
 
-    def update(self) -> None:
-        """Sum over pipes, clip, step every stage's optimizer, and start from no gradients."""
+    def update(self) -> Tensor | None:
+        """Sum over pipes, clip, step every stage's optimizer, and start from no gradients.
+
+        The global norm of the gradients before clipping, where they are clipped.
+        """
         self._gradients.sum_pipes()
-        if self._clip is not None:
-            self._gradients.clip(self._clip, self._dtype)
+        norm = None if self._clip is None else self._gradients.clip(self._clip, self._dtype)
         for optimizer in self._optimizers.values():
             optimizer.step()
         for stage in self._copies.values():
             stage.module.zero_grad(set_to_none=True)
+        return norm
 
     def gathered(self, result: Result) -> Timeline:
         """The timeline of a step on all ranks; every rank asks for it.

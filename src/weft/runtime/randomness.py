@@ -41,7 +41,7 @@ def _seeded(module: nn.Module, draw: Draw, name: str) -> None:
 
     def before(_module: nn.Module, _inputs: Any) -> None:
         states.append(torch.get_rng_state())
-        torch.manual_seed(draw.key(name))
+        torch.default_generator.manual_seed(draw.key(name))
 
     def after(_module: nn.Module, _inputs: Any, _output: Any) -> None:
         torch.set_rng_state(states.pop())

@@ -1,0 +1,143 @@
+"""Launching: a process for each device, on this machine, gone when the run is.
+
+    this process          waits, shows, and ends what is left
+      ├── rank 0          trains device 0, tells this process every step and the outcome
+      ├── rank 1 ...      train the others, and tell what went wrong
+
+Ranks that torchrun has started are taken as they are.
+"""
+
+from __future__ import annotations
+
+import datetime
+import os
+import signal
+import socket
+import tempfile
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from multiprocessing import get_context, parent_process
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+
+import torch.distributed as dist
+
+from weft.errors import InputError, WeftError
+from weft.train.job import Metrics, Outcome, Settings, Watch, trained
+
+PATIENCE = datetime.timedelta(seconds=120)  # of a rank that waits for another
+FAREWELL = 5.0  # seconds that a rank gets to end
+
+
+def launched(settings: Settings, watch: Watch) -> Outcome:
+    """Train on as many processes as the program has devices."""
+    context = get_context("spawn")
+    with tempfile.TemporaryDirectory(prefix="weft-") as folder:
+        ranks, heard = [], []
+        try:
+            for rank in range(settings.program.devices):
+                ours, theirs = context.Pipe(duplex=False)
+                ranks.append(
+                    context.Process(
+                        target=_rank, args=(rank, settings, f"{folder}/store", theirs), daemon=True
+                    )
+                )
+                ranks[-1].start()
+                theirs.close()
+                heard.append(ours)
+            return _awaited(heard, ranks, watch)
+        finally:
+            _end(ranks)
+
+
+@contextmanager
+def given_ranks() -> Iterator[int | None]:
+    """The rank that torchrun gave this process, in a process group; None where it did not."""
+    if not (dist.is_available() and dist.is_torchelastic_launched()):
+        yield None
+        return
+    dist.init_process_group("gloo", timeout=PATIENCE)
+    try:
+        yield dist.get_rank()
+    finally:
+        dist.destroy_process_group()
+
+
+# in this process
+
+
+def _awaited(heard: list[Connection], ranks: Sequence[BaseProcess], watch: Watch) -> Outcome:
+    """What rank 0 sends at the end, or the first error that any rank tells."""
+    outcome: Outcome | None = None
+    while heard:
+        for connection in wait(heard):
+            assert isinstance(connection, Connection)
+            try:
+                told = connection.recv()
+            except EOFError:
+                heard.remove(connection)
+                continue
+            if isinstance(told, WeftError):
+                raise told
+            if isinstance(told, Metrics):
+                watch(told)
+            else:
+                outcome = told
+    for process in ranks:
+        process.join(FAREWELL)
+    if outcome is None:
+        ends = (f"rank {rank} with status {one.exitcode}" for rank, one in enumerate(ranks))
+        raise WeftError(f"the run ended early: {', '.join(ends)}")
+    return outcome
+
+
+def _end(ranks: Sequence[BaseProcess]) -> None:
+    for process in ranks:
+        process.terminate()
+    for process in ranks:
+        process.join(FAREWELL)
+        if process.exitcode is None:
+            process.kill()
+            process.join()
+
+
+# in a rank
+
+
+def _rank(rank: int, settings: Settings, store: str, telling: Connection) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process that started this one ends it
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    _stay_on_this_machine()
+    try:
+        dist.init_process_group(
+            "gloo",
+            init_method=f"file://{store}",
+            rank=rank,
+            world_size=settings.program.devices,
+            timeout=PATIENCE,
+        )
+        outcome = trained(settings, telling.send if rank == 0 else lambda metrics: None)
+        dist.barrier()
+        dist.destroy_process_group()
+        if rank == 0:
+            telling.send(outcome)
+    except WeftError as error:
+        kind = InputError if isinstance(error, InputError) else WeftError
+        telling.send(kind(str(error)))
+
+
+def _end_with_parent() -> None:
+    """However this process's parent ends, it does not outlive it."""
+    parent = parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
+
+
+def _stay_on_this_machine() -> None:
+    """Talk over the loopback interface; gloo takes its name from nowhere but the environment."""
+    names = {name for _, name in socket.if_nameindex()}
+    for loopback in ("lo", "lo0"):
+        if loopback in names:
+            os.putenv("GLOO_SOCKET_IFNAME", loopback)

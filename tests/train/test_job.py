@@ -1,0 +1,94 @@
+"""Jobs in one process: exact on every synchronous schedule, predicted, and written down."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from weft.errors import InputError
+from weft.ir.program import Program
+from weft.notation import read_program, read_timeline
+from weft.schedules import REGISTRY, Schedule, Shape, one_f_one_b
+from weft.train import Outcome, Settings, checked, free_folder, own_text, trained, write_run
+from weft.train.job import layers_of
+
+SYNCHRONOUS = [schedule for schedule in REGISTRY if not schedule.is_asynchronous]
+
+
+def small(program: Program, steps: int = 2, **changes: float) -> Settings:
+    sizes = {"hidden": 16, "heads": 2, "context": 8, "microbatch_size": 2, "layers": 4}
+    return Settings(program, own_text(), steps=steps, **(sizes | changes))  # type: ignore[arg-type]
+
+
+@pytest.fixture(scope="module")
+def outcome() -> Outcome:
+    return trained(small(one_f_one_b(devices=2, microbatches=4), steps=20))
+
+
+@pytest.mark.parametrize("schedule", SYNCHRONOUS, ids=lambda schedule: schedule.name)
+def test_every_schedule_has_the_losses_of_the_reference(schedule: Schedule) -> None:
+    shape = Shape(
+        devices=2, microbatches=4, stages_per_device=schedule.stages_per_device[0], pipes=1
+    )
+    settings = small(schedule.program(shape), dropout=0.1)
+    assert trained(settings).losses == checked(settings)
+
+
+def test_the_loss_falls(outcome: Outcome) -> None:
+    assert outcome.losses[-1] < outcome.losses[0] - 0.3
+
+
+def test_the_learning_rate_rises_and_falls(outcome: Outcome) -> None:
+    rates = [step.learning_rate for step in outcome.metrics]
+    assert rates.index(max(rates)) == 1
+    assert rates[1:] == sorted(rates[1:], reverse=True)
+
+
+def test_figures_of_a_run(outcome: Outcome) -> None:
+    assert [step.step for step in outcome.metrics] == list(range(1, 21))
+    assert outcome.predicted_step > 0
+    assert outcome.measured.is_measured
+    assert not outcome.predicted.is_measured
+    assert all(step.gradient_norm > 0 for step in outcome.metrics)
+
+
+def test_the_first_device_keeps_one_microbatch_more(outcome: Outcome) -> None:
+    memory = outcome.measured.cost.memory
+    resident = memory.weights[0] + memory.gradients[0] + memory.optimizer[0]
+    assert outcome.peak_memory[0] == resident + 2 * memory.saved[0]
+
+
+def test_a_run_folder_reads_back(outcome: Outcome, tmp_path: Path) -> None:
+    folder = tmp_path / "runs" / "one"
+    write_run(folder, outcome)
+    assert [path.name for path in folder.parent.iterdir()] == ["one"]
+    assert read_program(folder / "program.txt") == outcome.measured.program
+    assert read_timeline(folder / "measured.json").makespan == outcome.measured.makespan
+    assert read_timeline(folder / "predicted.json").makespan == outcome.predicted_step
+    assert json.loads((folder / "measured.perfetto.json").read_text())["traceEvents"]
+    lines = (folder / "metrics.jsonl").read_text().splitlines()
+    assert [json.loads(line)["loss"] for line in lines] == outcome.losses
+    assert json.loads((folder / "summary.json").read_text())["losses"] == outcome.losses
+    with pytest.raises(InputError, match="exists"):
+        write_run(folder, outcome)
+
+
+def test_a_run_finds_a_folder_of_its_own(tmp_path: Path) -> None:
+    assert free_folder(tmp_path, "1f1b") == tmp_path / "1f1b"
+    (tmp_path / "1f1b").mkdir()
+    assert free_folder(tmp_path, "1f1b") == tmp_path / "1f1b-2"
+    assert free_folder(tmp_path, "../up") == tmp_path / "-up"
+
+
+def test_blocks_are_spread_evenly() -> None:
+    assert layers_of(8, 1) == [10]
+    assert layers_of(8, 4) == [3, 2, 2, 3]
+    assert layers_of(8, 3) == [4, 3, 3]
+    assert layers_of(8, 9) is None
+
+
+def test_too_many_stages_are_refused() -> None:
+    with pytest.raises(InputError, match="use --layers 6"):
+        trained(small(one_f_one_b(devices=8, microbatches=8)))

@@ -60,6 +60,14 @@ def test_order_is_the_cause_where_another_action_was_ready() -> None:
     assert timeline.program.actions[first.waits_for or 0] == Action(1, Kind.B, 0)
 
 
+def test_where_steps_overlap_the_ends_are_no_idle_time() -> None:
+    """ZB-H2's claim: nothing stands still between a device's first action and its last."""
+    program = zb_h2(devices=4, microbatches=8)
+    cost = Share().cost(program)
+    assert simulate(program, cost).idle
+    assert simulate(program, replace(cost, is_barrier=False)).idle == []
+
+
 def test_memory_is_the_cause_where_the_ready_action_would_not_fit() -> None:
     program = one_f_one_b(devices=4, microbatches=8)
     cost = Share().cost(program)

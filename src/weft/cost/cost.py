@@ -49,7 +49,7 @@ class Memory:
     saved: PerStage  # what F keeps for the backward
     inputs: PerStage  # what F keeps where the stage is recomputed
     capacity: float = math.inf  # of one device
-    host_capacity: float = math.inf
+    host_capacity: float = math.inf  # that the host has for one device
 
 
 @dataclass(frozen=True, slots=True)

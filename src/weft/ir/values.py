@@ -79,22 +79,11 @@ class Dependencies:
         order = np.argsort(self.consumer, kind="stable")
         return order, self.consumer[order]
 
-    @cached_property
-    def _by_producer(self) -> tuple[Index, Index]:
-        order = np.argsort(self.producer, kind="stable")
-        return order, self.producer[order]
-
     def read_by(self, action: int) -> list[tuple[int, Value]]:
         """Producers and values that this action reads."""
         order, keys = self._by_consumer
         rows = order[np.searchsorted(keys, action) : np.searchsorted(keys, action, "right")]
         return [(int(self.producer[row]), Value(int(self.value[row]))) for row in rows]
-
-    def readers_of(self, action: int) -> list[tuple[int, Value]]:
-        """Consumers of what this action writes."""
-        order, keys = self._by_producer
-        rows = order[np.searchsorted(keys, action) : np.searchsorted(keys, action, "right")]
-        return [(int(self.consumer[row]), Value(int(self.value[row]))) for row in rows]
 
 
 def resolve(

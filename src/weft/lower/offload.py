@@ -47,13 +47,15 @@ def offload(
     timeline: Timeline,
     *,
     stages: Collection[int] | None = None,
-    most: float = np.inf,
+    most: float | None = None,
 ) -> Program:
     """The timeline's program with the state of these stages (or all) offloaded.
 
-    `most` bounds the bytes of a device that are on the host at once or on their way.
+    `most` bounds the bytes of a device that are on the host at once or on their way; the cost's
+    host capacity where it is not given.
     """
     program = timeline.program
+    most = timeline.cost.memory.host_capacity if most is None else most
     chosen = frozenset(range(program.stages) if stages is None else stages)
     if chosen - set(range(program.stages)):
         raise InputError(f"{program.name} has stages 0 to {program.stages - 1}")

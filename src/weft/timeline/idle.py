@@ -48,7 +48,11 @@ class Idle(NamedTuple):
 
 
 def idle_stretches(program: Program, cost: Cost, start: Seconds, end: Seconds) -> list[Idle]:
-    """Every stretch in which a compute stream stands still between first start and last end."""
+    """Every stretch in which a compute stream stands still between first start and last end.
+
+    Where steps overlap, what lies before a device's first action and behind its last belongs to
+    the steps before and after.
+    """
     if not len(program):
         return []
     observer = _Observer(program, cost, start, end)
@@ -90,10 +94,12 @@ class _Observer:
             waits_for = self._origin(int(slots[place]))
             gap = (float(before[place]), float(self._start[action]))
             stretch = Idle(device, *gap, Cause.WARM_UP, action, waits_for)
-            is_first = place == 0
-            found += [stretch] if is_first else self._cut(stretch, slots[place:], later[place])
+            if place > 0:
+                found += self._cut(stretch, slots[place:], later[place])
+            elif self._cost.is_barrier:
+                found.append(stretch)
         last = float(self._end[first[-1]])
-        if self._closing - last > self._tolerance:
+        if self._cost.is_barrier and self._closing - last > self._tolerance:
             found.append(Idle(device, last, self._closing, Cause.COOL_DOWN))
         return found
 

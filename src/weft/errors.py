@@ -5,7 +5,9 @@ WeftError
 │   ├── NotationError     a file or text that does not parse: where, and why
 │   ├── ShapeError        a schedule refuses this shape: the reason and the nearest that works
 │   └── UnknownSchedule   no schedule of that name: the nearest that exists
-└── ProgramError          a readable program breaks a rule: every finding, in order
+├── ProgramError          a readable program breaks a rule: every finding, in order
+├── RankError             another rank failed, died, left or kept this one waiting
+└── NonfiniteError        the loss or the norm of the gradients is not finite
 """
 
 from __future__ import annotations
@@ -55,3 +57,11 @@ class ProgramError(WeftError):
     def __init__(self, findings: Sequence[object], told: Sequence[object] = ()) -> None:
         self.findings = tuple(findings)
         super().__init__("\n".join(str(finding) for finding in told or findings))
+
+
+class RankError(WeftError):
+    """Another rank failed, died, left or kept this one waiting: who, and what was waited for."""
+
+
+class NonfiniteError(WeftError):
+    """The loss or the norm of the gradients is not finite; no weight was changed."""

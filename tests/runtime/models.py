@@ -41,3 +41,18 @@ def batches(
 def is_same(one: Tensor | None, other: Tensor | None) -> bool:
     """Bit for bit, and there at all."""
     return one is not None and other is not None and torch.equal(one, other)
+
+
+class Faulty(nn.Module):
+    """Fails in its third forward."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.line, self.calls = nn.Linear(WIDTH, WIDTH), 0
+
+    def forward(self, value: Tensor) -> Tensor:
+        self.calls += not value.is_meta
+        if self.calls == 3:
+            raise ValueError("out of luck")
+        out: Tensor = self.line(value)
+        return out

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import nn
 from torch.multiprocessing.spawn import spawn
 
-from tests.runtime.models import WIDTH, batches, layers, squared
+from tests.runtime.models import WIDTH, Faulty, batches, layers, squared
 from weft.errors import WeftError
 from weft.ir.program import Program
 from weft.notation import from_text, to_text
@@ -47,21 +47,6 @@ def _join(rank: int, ranks: int, folder: str) -> None:
     dist.init_process_group(
         "gloo", init_method=place, rank=rank, world_size=ranks, timeout=DEADLINE
     )
-
-
-class Faulty(nn.Module):
-    """Fails in its third forward."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.line, self.calls = nn.Linear(WIDTH, WIDTH), 0
-
-    def forward(self, value: Tensor) -> Tensor:
-        self.calls += not value.is_meta
-        if self.calls == 3:
-            raise ValueError("out of luck")
-        out: Tensor = self.line(value)
-        return out
 
 
 def fail_on_one(program: Program, folder: Path) -> list[str]:

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from tests.runtime.models import WIDTH, batches, is_same, layers, squared
+from tests.runtime.models import WIDTH, Faulty, batches, is_same, layers, squared
 from weft.errors import InputError, ProgramError, WeftError
 from weft.ir.actions import Action
 from weft.ir.kinds import Kind
@@ -28,9 +28,9 @@ def test_two_batches_accumulate_exactly() -> None:
             module.p = 0.0
     pipeline = Pipeline(split(whole, stages=2), gpipe(devices=2, microbatches=4), loss=squared)
     ((batch, target),) = batches(8, 1)
-    pipeline.accumulate(batch, target)
+    pipeline.step(batch, target, update=False)
     once = [p.grad.clone() for p in whole.parameters() if p.grad is not None]
-    pipeline.accumulate(batch, target)
+    pipeline.step(batch, target, update=False)
     for parameter, grad in zip(whole.parameters(), once, strict=True):
         assert parameter.grad is not None
         assert torch.allclose(parameter.grad, 2 * grad, rtol=1e-6)
@@ -48,9 +48,8 @@ def test_two_batches_accumulate_over_two_pipes() -> None:
         loss=squared,
         optimizer=lambda named: torch.optim.SGD([weight for _, weight in named], lr=0.1),
     )
-    for batch, target in data:
-        pipeline.accumulate(batch, target)
-    pipeline.update()
+    pipeline.step(*data[0], update=False)
+    pipeline.step(*data[1])
     loss = sum(squared(plain[1](plain[0](batch)), target) for batch, target in data)
     assert isinstance(loss, torch.Tensor)
     torch.autograd.backward(loss)
@@ -74,7 +73,7 @@ def test_losses_are_kept_by_microbatch() -> None:
     for order in (program, turned):
         whole = layers(2)
         pipeline = Pipeline(split(whole, stages=2), order, loss=squared, seed=1)
-        losses.append(pipeline.accumulate(batch, target).loss)
+        losses.append(pipeline.step(batch, target, update=False).loss)
     assert torch.equal(losses[0], losses[1])
 
 
@@ -158,16 +157,20 @@ def test_what_cannot_run_is_refused_before_anything_runs() -> None:
     pipeline = Pipeline(modules, program, loss=squared)
     with pytest.raises(InputError, match="cannot be cut"):
         pipeline.step(torch.zeros(3, WIDTH), torch.zeros(3, WIDTH))
+    with pytest.raises(InputError, match=r"stage 0 does not fit .* shape \[\[2, 5\]\]"):
+        pipeline.step(torch.zeros(8, 5), torch.zeros(8, WIDTH))
+    with pytest.raises(InputError, match="the loss does not fit a microbatch"):
+        pipeline.step(torch.zeros(8, WIDTH), torch.zeros(8, 3))
     with pytest.raises(InputError, match="2 weights for 4"):
         pipeline.step(torch.zeros(8, WIDTH), torch.zeros(8, WIDTH), weights=[1, 2])
 
 
 def test_a_step_that_fails_leaves_nothing_behind() -> None:
     program = zb_h1(devices=2, microbatches=4)
-    pipeline = Pipeline(split(layers(2), stages=2), program, loss=squared)
+    pipeline = Pipeline([nn.Linear(WIDTH, WIDTH), Faulty()], program, loss=squared)
     ((batch, target),) = batches(8, 1)
-    with pytest.raises(WeftError, match="device 1 failed at 1F0: The size of tensor"):
-        pipeline.step(batch, target[:, :3])
+    with pytest.raises(WeftError, match="device 1 failed at 1F2: out of luck"):
+        pipeline.step(batch, target)
     pipeline.step(batch, target)
 
 
@@ -180,7 +183,7 @@ def test_evaluation_touches_nothing() -> None:
     ]
     pipeline = Pipeline(stages, one_f_one_b(devices=2, microbatches=4), loss=squared)
     (batch, target), (other, wanted) = batches(16, 2)
-    pipeline.accumulate(batch, target)
+    pipeline.step(batch, target, update=False)
     grads = [p.grad.clone() for stage in stages for p in stage.parameters() if p.grad is not None]
     state = [copy.deepcopy(stage.state_dict()) for stage in stages]
     random = torch.get_rng_state()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import hashlib
+from collections.abc import Iterable, Sequence
 from typing import TypeAlias
 
 import torch
@@ -37,3 +38,14 @@ def weights_of(weights: Sequence[float] | None, microbatches: int) -> tuple[floa
     if len(weights) != microbatches:
         raise InputError(f"{len(weights)} weights for {microbatches} microbatches")
     return tuple(float(weight) for weight in weights)
+
+
+def checksum(data: Iterable[Sequence[Tensor]]) -> str:
+    """Of all bytes, shapes and types."""
+    found = hashlib.sha256()
+    for tensors in data:
+        for tensor in tensors:
+            found.update(f"{tuple(tensor.shape)} {tensor.dtype}".encode())
+            plain = tensor.detach().cpu().contiguous().flatten()
+            found.update(plain.view(torch.uint8).numpy().tobytes() if plain.numel() else b"")
+    return found.hexdigest()

@@ -1,200 +1,353 @@
 """The executor: a device's lane of actions, compiled once into bound calls.
 
-Knows actions, edges and messages; knows no schedule by name. Local values pass through a table,
-foreign ones through the transport.
+    receive   wait for what other devices send
+    run       the action itself: what is timed
+    send      hand on what it computed
+
+Knows actions, edges and messages; knows no schedule by name.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 from torch import Tensor
 
-from weft.errors import InputError
+from weft.errors import InputError, WeftError
 from weft.ir.actions import Action
 from weft.ir.kinds import Direction, Kind
 from weft.ir.lanes import Lane
 from weft.ir.program import Program
-from weft.runtime.stage import Gradients, Stage
-from weft.runtime.transport import Message, Transport
+from weft.notation import token
+from weft.runtime.clock import Recording
+from weft.runtime.forms import StageForms
+from weft.runtime.message import Message, Receive, Route, Send, Values
+from weft.runtime.stage import Stage
+from weft.runtime.transport import Transport
+from weft.runtime.transport.loopback import Loopback
 
 Forward: TypeAlias = Callable[[Stage, int, Sequence[Tensor]], Sequence[Tensor]]
 Copies: TypeAlias = Mapping[tuple[int, int], Stage]  # by (pipe, stage)
+Place: TypeAlias = tuple[int, int, int]  # pipe, stage, microbatch
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
-    """One action of one device: what it waits for, and what it does."""
+class Step(Protocol):
+    """One action, bound to what it reads and writes."""
 
-    row: int  # of the program
-    needs: tuple[Message, ...]
-    run: Callable[[], None]
+    def receive(self) -> None: ...
+
+    def run(self) -> None: ...
+
+    def send(self) -> None: ...
+
+
+class Setting:
+    """What all executors of a process share."""
+
+    def __init__(
+        self,
+        program: Program,
+        transport: Transport,
+        forms: StageForms,
+        forward: Forward = Stage.forward,
+    ) -> None:
+        self.program, self.transport, self.forms, self.forward = program, transport, forms, forward
+        self._made_by = _producers(program)
+
+    def holder(self, stage: int, microbatch: int) -> int:
+        """The device that runs a stage for a microbatch."""
+        pipe = self.program.pipe_of[microbatch % self.program.microbatches]
+        return int(self.program.placement.table[pipe, stage])
+
+    def route(self, message: Message) -> Route:
+        """Where a message comes from and goes to."""
+        ends = self.program.graph.edges[message.edge]
+        if message.direction is Direction.GRADIENT:
+            ends = ends[::-1]
+        source, destination = (self.holder(stage, message.microbatch) for stage in ends)
+        row = self._made_by[message.direction, ends[0], message.microbatch]
+        kind = Kind(int(self.program.actions.kind[row])).name
+        return Route(message, source, destination, f"{ends[0]}{kind}{message.microbatch}", row)
 
 
 class Executor:
     """Runs the compute lane of one device."""
 
-    def __init__(
-        self,
-        program: Program,
-        device: int,
-        copies: Copies,
-        transport: Transport,
-        forward: Forward = Stage.forward,
-    ) -> None:
-        self._run_forward = forward
-        self._program = program
-        self._device = device
-        self._copies = copies
-        self._transport = transport
-        self._local: dict[Message, Gradients] = {}
-        self._outbox: list[tuple[Message, int, Gradients]] = []
-        self._widths: dict[Message, int] = {}  # values that arrived with an activation
-        self._data: Sequence[tuple[Tensor, ...]] = ()
+    def __init__(self, setting: Setting, device: int, copies: Copies) -> None:
+        self._setting, self._device, self._copies = setting, device, copies
+        self._local = Loopback()
+        self._forwards: dict[Place, _Forward] = {}
+        self.data: Sequence[Sequence[Tensor]] = ()
         self.losses: dict[int, Tensor] = {}
-        self.steps = tuple(self._compiled())
+        self.has_run = False
+        self.incoming: list[Route] = []
+        self.outgoing: list[Route] = []
+        self._needs: list[list[Route]] = []
+        self.steps: list[tuple[int, Step]] = []
+        for row, action in self._lane():
+            before = len(self.incoming)
+            self.steps.append((row, self._step(action)))
+            self._needs.append(self.incoming[before:])
+        graph = setting.program.graph
+        self._losses_due = sum(not graph.successors[stage] for _, stage, _ in self._forwards)
 
-    def begin(self, data: Sequence[tuple[Tensor, ...]]) -> None:
-        """Take the inputs of a step's microbatches."""
-        self._data = data
+    @property
+    def program(self) -> Program:
+        return self._setting.program
+
+    def begin(self, data: Sequence[Sequence[Tensor]]) -> None:
+        """Take the inputs of a step's microbatches, and forget what a failed one has left."""
+        self.data, self.has_run = data, True
         self.losses = {}
-
-    def end(self) -> None:
-        """Forget what a step has left, whether it ended or not."""
-        self._local.clear()
-        self._outbox.clear()
-        self._widths.clear()
+        self._local.begin((), ())
         for stage in self._copies.values():
             stage.forget()
 
-    def is_ready(self, step: Step) -> bool:
-        """Whether a step can run without waiting."""
-        return all(self._transport.has(message) for message in step.needs)
+    def run(self, recording: Recording, tell: Callable[[dict[int, Tensor]], None]) -> None:
+        """Run the whole lane; `tell` hears the losses as soon as the last of them is known."""
+        start, end, now = recording.start, recording.end, recording.now
+        due = self._losses_due
+        row = -1
+        try:
+            for row, step in self.steps:
+                step.receive()
+                start[row] = now()
+                step.run()
+                end[row] = now()
+                step.send()
+                if due and len(self.losses) == due:
+                    due = 0
+                    tell(self.losses)
+        except WeftError:
+            raise
+        except Exception as error:
+            raise self._blamed(row, error) from error
 
-    def fetch(self, step: Step) -> None:
-        """Wait for what a step reads from other devices."""
-        for message in step.needs:
-            self._local[message] = self._transport.receive(message, self.source_of(message))
+    def run_ready(self, recording: Recording, position: int, waiting: Loopback) -> int:
+        """Run from a position on until a step has to wait; where that is."""
+        start, end, now = recording.start, recording.end, recording.now
+        for place in range(position, len(self.steps)):
+            if not all(waiting.has(route.message) for route in self._needs[place]):
+                return place
+            row, step = self.steps[place]
+            step.receive()
+            try:
+                start[row] = now()
+                step.run()
+                end[row] = now()
+            except WeftError:
+                raise
+            except Exception as error:
+                raise self._blamed(row, error) from error
+            step.send()
+        return len(self.steps)
 
-    def deliver(self) -> None:
-        """Send what the last step computed for other devices."""
-        for message, destination, values in self._outbox:
-            self._transport.send(message, destination, values)
-        self._outbox.clear()
-
-    def source_of(self, message: Message) -> int:
-        """The device that sends a message."""
-        ends = self._program.graph.edges[message.edge]
-        is_forward = message.direction is Direction.ACTIVATION
-        return self._holder(ends[0] if is_forward else ends[1], message.microbatch)
+    def _blamed(self, row: int, error: Exception) -> WeftError:
+        """What went wrong in the user's code, and where."""
+        return WeftError(
+            f"device {self._device} failed at {token(self._setting.program, row)}: {error}"
+        )
 
     # compiling
 
-    def _compiled(self) -> list[Step]:
-        index = self._program.lanes.index(Lane(self._device))
-        first = int(self._program.bounds[index])
-        return [
-            self._step(first + row, action) for row, action in enumerate(self._program.lane(index))
-        ]
+    def _lane(self) -> Iterator[tuple[int, Action]]:
+        program = self._setting.program
+        index = program.lanes.index(Lane(self._device))
+        first = int(program.bounds[index])
+        for row, action in enumerate(program.lane(index)):
+            yield first + row, action
 
-    def _step(self, row: int, action: Action) -> Step:
-        handlers = {
+    def _step(self, action: Action) -> Step:
+        makers: dict[Kind, Callable[[Action, int], Step]] = {
             Kind.F: self._forward,
             Kind.B: self._backward,
             Kind.I: self._backward,
             Kind.W: self._weight_grad,
             Kind.R: self._recompute,
         }
-        if action.kind not in handlers or action.microbatch is None:
-            raise InputError(f"the runtime does not run {action.kind.name} yet")
+        if action.kind not in makers or action.microbatch is None or action.segment is not None:
+            raise InputError(f"the runtime does not run {action.kind.name} of {action.stage} yet")
         parts = [
-            partial(handlers[action.kind], action._replace(microbatch=microbatch, span=1))
+            makers[action.kind](action, microbatch)
             for microbatch in range(action.microbatch, action.microbatch + action.span)
         ]
-        needs = tuple(message for part in parts for message in self._needs(part.args[0]))
-        return Step(row, needs, parts[0] if len(parts) == 1 else partial(_each, parts))
+        return parts[0] if len(parts) == 1 else _Several(parts)
 
-    def _needs(self, action: Action) -> list[Message]:
-        """Messages from other devices that an action reads."""
-        stage, microbatch = action.stage, action.microbatch or 0
-        found = []
-        for edge, (source, destination) in enumerate(self._program.graph.edges):
-            if action.kind is Kind.F and destination == stage:
-                found.append((source, Message(edge, Direction.ACTIVATION, microbatch)))
-            if action.kind in (Kind.B, Kind.I) and source == stage:
-                found.append((destination, Message(edge, Direction.GRADIENT, microbatch)))
-        return [
-            message for other, message in found if self._holder(other, microbatch) != self._device
-        ]
+    def _forward(self, action: Action, microbatch: int) -> Step:
+        stage, graph = action.stage, self._setting.program.graph
+        takes, puts = self._ends(Direction.ACTIVATION, stage, microbatch)
+        step = _Forward(
+            microbatch,
+            partial(self._setting.forward, self._copies[action.pipe, stage]),
+            takes,
+            puts,
+            data=None if graph.predecessors[stage] else self,
+            losses=None if graph.successors[stage] else self,
+        )
+        self._forwards[action.pipe, stage, microbatch] = step
+        return step
 
-    def _holder(self, stage: int, microbatch: int) -> int:
-        pipe = self._program.pipe_of[microbatch % self._program.microbatches]
-        return int(self._program.placement.table[pipe, stage])
+    def _backward(self, action: Action, microbatch: int) -> Step:
+        takes, puts = self._ends(Direction.GRADIENT, action.stage, microbatch)
+        copy = self._copies[action.pipe, action.stage]
+        run = copy.backward if action.kind is Kind.B else copy.input_grad
+        forward = self._forwards[action.pipe, action.stage, microbatch]
+        return _Backward(forward, run, takes, puts)
 
-    # running
+    def _weight_grad(self, action: Action, microbatch: int) -> Step:
+        return _Plain(self._copies[action.pipe, action.stage].weight_grad, microbatch)
 
-    def _forward(self, action: Action) -> None:
-        graph, microbatch = self._program.graph, action.microbatch or 0
-        is_first = not graph.predecessors[action.stage]
-        inputs: list[Tensor] = list(self._data[microbatch]) if is_first else []
-        for edge, (_, destination) in enumerate(graph.edges):
-            if destination == action.stage:
-                message = Message(edge, Direction.ACTIVATION, microbatch)
-                arrived = [value for value in self._local.pop(message) if value is not None]
-                self._widths[message] = len(arrived)
-                inputs += arrived
-        stage = self._copies[action.pipe, action.stage]
-        outputs = self._run_forward(stage, microbatch, inputs)
-        if not graph.successors[action.stage]:
-            self.losses[microbatch] = outputs[0]
-        for edge, (source, destination) in enumerate(graph.edges):
-            if source == action.stage:
-                self._give(Message(edge, Direction.ACTIVATION, microbatch), destination, outputs)
+    def _recompute(self, action: Action, microbatch: int) -> Step:
+        return _Plain(self._copies[action.pipe, action.stage].recompute, microbatch)
 
-    def _backward(self, action: Action) -> None:
-        graph, microbatch = self._program.graph, action.microbatch or 0
-        arrived = [
-            self._local.pop(Message(edge, Direction.GRADIENT, microbatch))
-            for edge, (source, destination) in enumerate(graph.edges)
-            if source == action.stage
-        ]
-        gradients = _summed(arrived) if arrived else (None,)
-        stage = self._copies[action.pipe, action.stage]
-        run = stage.backward if action.kind is Kind.B else stage.input_grad
-        passed = iter(run(microbatch, gradients))
-        for edge, (source, destination) in enumerate(graph.edges):
-            if destination == action.stage:
-                width = self._widths.pop(Message(edge, Direction.ACTIVATION, microbatch))
-                values = [next(passed) for _ in range(width)]
-                self._give(Message(edge, Direction.GRADIENT, microbatch), source, values)
+    def _ends(
+        self, direction: Direction, stage: int, microbatch: int
+    ) -> tuple[list[Receive], list[Send]]:
+        """Calls that get what a stage reads and hand on what it writes, edge by edge."""
+        takes, puts = [], []
+        for edge, ends in enumerate(self._setting.program.graph.edges):
+            source, destination = ends if direction is Direction.ACTIVATION else ends[::-1]
+            message = Message(edge, direction, microbatch)
+            if destination == stage:
+                takes.append(self._take(message))
+            if source == stage:
+                puts.append(self._put(message))
+        return takes, puts
 
-    def _weight_grad(self, action: Action) -> None:
-        self._copies[action.pipe, action.stage].weight_grad(action.microbatch or 0)
+    def _take(self, message: Message) -> Receive:
+        route, forms = self._setting.route(message), self._setting.forms.of(message)
+        if route.source == self._device:
+            return self._local.receiver(route, forms)
+        self.incoming.append(route)
+        return self._setting.transport.receiver(route, forms)
 
-    def _recompute(self, action: Action) -> None:
-        self._copies[action.pipe, action.stage].recompute(action.microbatch or 0)
-
-    def _give(self, message: Message, stage: int, values: Gradients) -> None:
-        destination = self._holder(stage, message.microbatch)
-        if destination == self._device:
-            self._local[message] = values
-        else:
-            self._outbox.append((message, destination, values))
+    def _put(self, message: Message) -> Send:
+        route, forms = self._setting.route(message), self._setting.forms.of(message)
+        if route.destination == self._device:
+            return self._local.sender(route, forms)
+        self.outgoing.append(route)
+        return self._setting.transport.sender(route, forms)
 
 
-def _each(parts: Sequence[Callable[[], None]]) -> None:
-    for part in parts:
-        part()
+@dataclass(slots=True, eq=False)
+class _Forward:
+    """F: values and data in, values or the loss out."""
+
+    _microbatch: int
+    _run: Callable[[int, Sequence[Tensor]], Sequence[Tensor]]
+    _takes: Sequence[Receive]
+    _puts: Sequence[Send]
+    data: Executor | None  # where a first stage finds its inputs
+    losses: Executor | None  # where a last stage puts its loss
+    widths: Sequence[int] = ()  # values that came along each edge
+    _inputs: Sequence[Tensor] = ()
+    _outputs: Sequence[Tensor] = ()
+
+    def receive(self) -> None:
+        inputs = list(self.data.data[self._microbatch]) if self.data else []
+        widths = []
+        for take in self._takes:
+            arrived = [value for value in take() if value is not None]
+            widths.append(len(arrived))
+            inputs += arrived
+        self._inputs, self.widths = inputs, widths
+
+    def run(self) -> None:
+        self._outputs = self._run(self._microbatch, self._inputs)
+        self._inputs = ()
+
+    def send(self) -> None:
+        outputs, self._outputs = self._outputs, ()
+        if self.losses:
+            self.losses.losses[self._microbatch] = outputs[0]
+        for put in self._puts:
+            put(outputs)
 
 
-def _summed(arrived: Sequence[Gradients]) -> Gradients:
+@dataclass(slots=True, eq=False)
+class _Backward:
+    """B or I: gradients in, summed over the edges; gradients out, each to its edge."""
+
+    _forward: _Forward
+    _run: Callable[[int, Values], Values]
+    _takes: Sequence[Receive]
+    _puts: Sequence[Send]
+    _gradients: Values = (None,)
+    _passed: Values = ()
+
+    def receive(self) -> None:
+        if self._takes:
+            self._gradients = _summed([take() for take in self._takes])
+
+    def run(self) -> None:
+        self._passed = self._run(self._forward._microbatch, self._gradients)
+        self._gradients = (None,)
+
+    def send(self) -> None:
+        passed, self._passed = self._passed, ()
+        first = 0
+        for put, width in zip(self._puts, self._forward.widths, strict=True):
+            put(passed[first : first + width])
+            first += width
+
+
+@dataclass(slots=True, eq=False)
+class _Plain:
+    """W or R: nothing comes and nothing goes."""
+
+    _run: Callable[[int], None]
+    _microbatch: int
+
+    def receive(self) -> None:
+        """Reads what its own stage has saved."""
+
+    def run(self) -> None:
+        self._run(self._microbatch)
+
+    def send(self) -> None:
+        """Writes to its own stage."""
+
+
+@dataclass(slots=True, eq=False)
+class _Several:
+    """An action that spans microbatches: one after the other."""
+
+    _parts: Sequence[Step]
+
+    def receive(self) -> None:
+        for part in self._parts:
+            part.receive()
+
+    def run(self) -> None:
+        for part in self._parts:
+            part.run()
+
+    def send(self) -> None:
+        for part in self._parts:
+            part.send()
+
+
+def _summed(arrived: Sequence[Values]) -> Values:
     """The gradient of a value that several stages read, summed in the order of the edges."""
+    if len(arrived) == 1:
+        return arrived[0]
     total = list(arrived[0])
     for others in arrived[1:]:
         for index, other in enumerate(others):
             mine = total[index]
             total[index] = other if mine is None else mine if other is None else mine + other
     return total
+
+
+def _producers(program: Program) -> dict[tuple[Direction, int, int], int]:
+    """The row of the action that computes each stage's activation or gradient."""
+    made: dict[tuple[Direction, int, int], int] = {}
+    makes = {Kind.F: Direction.ACTIVATION, Kind.B: Direction.GRADIENT, Kind.I: Direction.GRADIENT}
+    for row, action in enumerate(program.actions):
+        if action.kind in makes and action.microbatch is not None:
+            for microbatch in range(action.microbatch, action.microbatch + action.span):
+                made[makes[action.kind], action.stage, microbatch] = row
+    return made

@@ -1,60 +1,102 @@
 """Forms: the shapes and types of all values that pass between stages, without computing any.
 
 The stages run once on meta tensors for each size of microbatch: no memory, no randomness, no
-buffer is touched.
+buffer is touched. Where a stage cannot run so, its forms are not known, and travel with the
+messages.
 """
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 
 from weft.errors import InputError
 from weft.ir.graph import Graph
 from weft.ir.kinds import Direction
-from weft.runtime.transport import Message
-from weft.runtime.world import Form
+from weft.runtime.message import Form, Forms, Layout, Message
+
+Outputs: TypeAlias = list[Layout] | None  # of every stage; None where a stage cannot run so
 
 
-class Forms:
-    """Forms of every message of a step."""
+class StageForms:
+    """Forms of every message of a run; `examples` gives a stage's outputs where meta fails."""
 
-    def __init__(self, stages: Sequence[nn.Module], graph: Graph) -> None:
-        self._graph = graph
-        self._stages = [copy.deepcopy(stage).to("meta") for stage in stages]
-        self._known: dict[tuple[Form, ...], list[tuple[Form, ...]]] = {}
-        self._inputs: Sequence[tuple[Tensor, ...]] = ()
+    def __init__(
+        self, stages: Sequence[nn.Module], graph: Graph, loss: Callable[..., Tensor]
+    ) -> None:
+        self._graph, self._loss = graph, loss
+        self._stages = [_Meta(stage) for stage in stages]
+        self._known: dict[tuple[Layout, Layout], Outputs] = {}
+        self._now: list[Outputs] = []
 
-    def begin(self, inputs: Sequence[tuple[Tensor, ...]]) -> None:
-        """Take the inputs of a step's microbatches."""
-        self._inputs = inputs
+    def begin(
+        self, inputs: Sequence[tuple[Tensor, ...]], targets: Sequence[tuple[Tensor, ...]]
+    ) -> None:
+        """Take a run's microbatches; refuse shapes that do not fit the stages or the loss."""
+        self._now = []
+        for data, target in zip(inputs, targets, strict=True):
+            key = tuple(map(Form.of, data)), tuple(map(Form.of, target))
+            if key not in self._known:
+                self._known[key] = self._outputs(*key)
+            self._now.append(self._known[key])
 
-    def of(self, message: Message) -> list[Form | None]:
-        """Forms of a message; a value that has no gradient has none on the way back."""
+    def of(self, message: Message) -> Forms:
+        """A call that tells the forms of a message in the run at hand."""
         source, _ = self._graph.edges[message.edge]
-        key = tuple(Form(tuple(t.shape), t.dtype) for t in self._inputs[message.microbatch])
-        if key not in self._known:
-            self._known[key] = self._outputs(key)
-        forms = self._known[key][source]
-        if message.direction is Direction.ACTIVATION:
-            return list(forms)
-        return [form if form.dtype.is_floating_point else None for form in forms]
+        is_gradient = message.direction is Direction.GRADIENT
 
-    def _outputs(self, inputs: tuple[Form, ...]) -> list[tuple[Form, ...]]:
+        def forms() -> Sequence[Form | None] | None:
+            outputs = self._now[message.microbatch]
+            if outputs is None:
+                return None
+            return _floating(outputs[source]) if is_gradient else outputs[source]
+
+        return forms
+
+    def _outputs(self, inputs: Sequence[Form], target: Sequence[Form]) -> Outputs:
         values: list[tuple[Tensor, ...]] = []
-        first = tuple(torch.empty(f.shape, dtype=f.dtype, device="meta") for f in inputs)
-        for index, stage in enumerate(self._stages):
-            before = [v for other in self._graph.predecessors[index] for v in values[other]]
-            try:
-                with torch.no_grad():
-                    out = stage(*(before or first))
-            except Exception as error:
-                shapes = [tuple(value.shape) for value in before or first]
-                raise InputError(
-                    f"stage {index} does not take inputs of {shapes}: {error}"
-                ) from error
-            values.append(out if isinstance(out, tuple) else (out,))
-        return [tuple(Form(tuple(v.shape), v.dtype) for v in outputs) for outputs in values]
+        first = _empty(inputs)
+        stage = 0
+        try:
+            with torch.no_grad():
+                for stage, meta in enumerate(self._stages):
+                    before = [v for other in self._graph.predecessors[stage] for v in values[other]]
+                    values.append(meta(before or first))
+                self._loss(values[-1][0], *_empty(target))
+        except Exception as error:
+            if isinstance(error, NotImplementedError) or "meta" in str(error).lower():
+                return None
+            at = f"stage {stage}" if len(values) < len(self._stages) else "the loss"
+            shapes = [list(form.shape) for form in inputs]
+            raise InputError(
+                f"{at} does not fit a microbatch of shape {shapes}: {error}"
+            ) from error
+        return [tuple(map(Form.of, outputs)) for outputs in values]
+
+
+class _Meta:
+    """A stage as it would run on tensors without memory."""
+
+    def __init__(self, stage: nn.Module) -> None:
+        self._stage = stage
+
+    def __call__(self, values: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        named = [*self._stage.named_parameters(), *self._stage.named_buffers()]
+        weights = {name: torch.empty_like(value, device="meta") for name, value in named}
+        out = functional_call(self._stage, weights, tuple(values))
+        return out if isinstance(out, tuple) else (out,)
+
+
+def _empty(forms: Sequence[Form]) -> list[Tensor]:
+    return [torch.empty(form.shape, dtype=form.dtype, device="meta") for form in forms]
+
+
+def _floating(layout: Layout) -> Layout:
+    """What has a gradient."""
+    return tuple(
+        form if form is not None and form.dtype.is_floating_point else None for form in layout
+    )

@@ -1,99 +1,179 @@
-"""Gradients between the last backward and the update: summed over pipes, clipped."""
+"""Gradients between the last backward and the update: summed over copies, clipped.
+
+A stage has a copy on each pipe, and a tied weight one in each of its stages. Every copy gets the
+sum over all of them, in the order of pipes and then of stages.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
+from weft.ir.kinds import Direction
 from weft.ir.program import Program
+from weft.runtime.message import Message, Receive, Route, Send
 from weft.runtime.stage import Stage
-from weft.runtime.world import Form, World
+from weft.runtime.ties import End
+from weft.runtime.world import World
+
+Parameters = Sequence[nn.Parameter]
+Copies = Mapping[tuple[int, int], Stage]  # by (pipe, stage)
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One copy of some weights: where it is, and the weights if that is here."""
+
+    device: int
+    weights: Parameters | None
 
 
 class Gradients:
-    """The gradients of all stages, of which this process holds some.
-
-    `counts` has the parameters of every stage, so that ranks agree on a place for each.
-    """
+    """The gradients of all stages, of which this process holds some."""
 
     def __init__(
         self,
         program: Program,
-        copies: Mapping[tuple[int, int], Stage],
+        stages: Sequence[nn.Module],
+        copies: Copies,
+        ties: Sequence[Sequence[End]],
         world: World,
-        counts: Sequence[int],
     ) -> None:
-        self._program, self._copies, self._world, self._counts = program, copies, world, counts
+        self._program, self._stages, self._copies, self._world = program, stages, copies, world
+        self._repeated = {end for ends in ties for end in ends[1:]}
+        self._exchanges: list[_Exchange] = []
+        if len(program.placement.pipes) > 1:
+            for stage in range(len(stages)):
+                self._join([self._copy(pipe, stage) for pipe in self._pipes])
+        for ends in ties:
+            for pipe in self._pipes:
+                self._join([self._copy(pipe, end.stage, end.name) for end in ends])
 
-    def sum_pipes(self) -> None:
-        """Each copy of a stage gets the sum over all of them, in the order of the pipes."""
-        pipes = len(self._program.placement.pipes)
-        if pipes == 1:
-            return
-        for index in range(self._program.stages):
-            flat = {
-                pipe: _flat(self._copies[pipe, index].module)
-                for pipe in range(pipes)
-                if (pipe, index) in self._copies
-            }
-            parts = self._exchanged(index, flat)
-            for pipe in flat:
-                total = parts[0]
-                for other in parts[1:]:
-                    total = total + other
-                _unflatten(self._copies[pipe, index].module, total)
+    @property
+    def _pipes(self) -> range:
+        return range(len(self._program.placement.pipes))
 
-    def _exchanged(self, index: int, flat: dict[int, Tensor]) -> list[Tensor]:
-        """The gradients of all copies of a stage, where this process has one of them."""
-        placement = self._program.placement
-        if not flat:
-            return []
-        mine = next(iter(flat.values()))
-        form = Form(tuple(mine.shape), mine.dtype)
-        away = {
-            pipe: devices[index] for pipe, devices in enumerate(placement.pipes) if pipe not in flat
-        }
-        arrived = self._world.swap(
-            dict.fromkeys(away.values(), mine),
-            dict.fromkeys(away.values(), form),
+    def _copy(self, pipe: int, stage: int, name: str | None = None) -> Member:
+        device = self._program.placement.pipes[pipe][stage]
+        copy = self._copies.get((pipe, stage))
+        if copy is None:
+            return Member(device, None)
+        module = copy.module
+        return Member(
+            device, [*module.parameters()] if name is None else [module.get_parameter(name)]
         )
-        known = flat | {pipe: arrived[device] for pipe, device in away.items()}
-        return [known[pipe] for pipe in sorted(known)]
 
-    def clip(self, most: float, dtype: torch.dtype) -> Tensor:
+    def _join(self, members: Sequence[Member]) -> None:
+        self._exchanges.append(_Exchange(len(self._exchanges), members, self._world))
+
+    def sum_copies(self) -> None:
+        """Give every copy the sum over all of them."""
+        for exchange in self._exchanges:
+            exchange.run()
+
+    def clip(self, most: float) -> Tensor:
         """Scale all gradients to a global norm of at most so much; the norm before.
 
-        As torch does: the norm of the norms of all parameters, in model order.
+        As torch does: the norm of the norms of all parameters, in model order, a tied one once.
         """
-        norms = torch.zeros(sum(self._counts), dtype=torch.float64)
-        for (pipe, index), stage in self._copies.items():
-            first = sum(self._counts[:index])
-            for place, parameter in enumerate(stage.module.parameters()):
-                if pipe == 0 and parameter.grad is not None:
-                    norms[first + place] = torch.linalg.vector_norm(parameter.grad)
-        everywhere = self._world.total(norms)
-        norm: Tensor = torch.linalg.vector_norm(everywhere[everywhere != 0].to(dtype))
+        norm: Tensor = torch.linalg.vector_norm(self._norms())
+        if not torch.isfinite(norm):
+            return norm
         share = torch.clamp(most / (norm + 1e-6), max=1.0)
         for stage in self._copies.values():
             for parameter in stage.module.parameters():
                 if parameter.grad is not None:
-                    parameter.grad.mul_(share)
+                    parameter.grad.mul_(share.to(parameter.device))
         return norm
 
+    def _norms(self) -> Tensor:
+        """The norm of every parameter that has a gradient, on whichever rank."""
+        names = [
+            End(stage, name)
+            for stage, module in enumerate(self._stages)
+            for name, _ in module.named_parameters()
+        ]
+        places = {end: place for place, end in enumerate(names)}
+        norms = torch.zeros(len(names), dtype=torch.float64)
+        dtype = torch.float32
+        for (pipe, stage), copy in self._copies.items():
+            for name, parameter in copy.module.named_parameters():
+                end = End(stage, name)
+                if pipe == 0 and parameter.grad is not None and end not in self._repeated:
+                    norms[places[end]] = torch.linalg.vector_norm(parameter.grad)
+        for module in self._stages:
+            for parameter in module.parameters():
+                dtype = torch.promote_types(dtype, parameter.dtype)
+        everywhere = self._world.total(norms, "the norms of the gradients")
+        return everywhere[everywhere != 0].to(dtype)
 
-def _flat(module: nn.Module) -> Tensor:
-    """All gradients of a module as one tensor; zeros where there is none."""
-    return torch.cat([_grad(parameter).flatten() for parameter in module.parameters()])
+
+class _Exchange:
+    """Copies of the same weights, and the calls that pass gradients between them."""
+
+    def __init__(self, number: int, members: Sequence[Member], world: World) -> None:
+        self._members = members
+        self._sends: list[tuple[int, Send]] = []
+        self._receives: dict[int, Receive] = {}
+        away = sorted({m.device for m in members if m.weights is None})
+        if all(member.weights is None for member in members):
+            return
+        for index, member in enumerate(members):
+            message = Message(number, Direction.BOTH, index)
+            if member.weights is None:
+                route = self._route(message, member.device, world.devices.start)
+                self._receives[index] = world.transport.receiver(route, _unknown)
+                continue
+            for device in away:
+                route = self._route(message, member.device, device)
+                self._sends.append((index, world.transport.sender(route, _unknown)))
+
+    def _route(self, message: Message, source: int, destination: int) -> Route:
+        return Route(message, source, destination, "the gradients", message.edge)
+
+    def run(self) -> None:
+        """Pass gradients on, sum them in order, and give every copy here the sum."""
+        flat = {
+            index: _flat(member.weights)
+            for index, member in enumerate(self._members)
+            if member.weights
+        }
+        if not flat:
+            return
+        for index, send in self._sends:
+            send([flat[index]])
+        for index, receive in self._receives.items():
+            (arrived,) = receive()
+            assert arrived is not None  # they are sent whole
+            flat[index] = arrived
+        parts = [flat[index].to(flat[min(flat)].device) for index in sorted(flat)]
+        total = parts[0]
+        for part in parts[1:]:
+            total = total + part
+        for member in self._members:
+            if member.weights:
+                _unflatten(member.weights, total)
 
 
-def _grad(parameter: nn.Parameter) -> Tensor:
-    return torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+def _unknown() -> None:
+    """The form travels along: whoever waits for it hears of failures meanwhile."""
 
 
-def _unflatten(module: nn.Module, total: Tensor) -> None:
-    sizes = [parameter.numel() for parameter in module.parameters()]
-    for parameter, part in zip(module.parameters(), torch.split(total, sizes), strict=True):
-        if parameter.requires_grad:
-            parameter.grad = part.view_as(parameter).clone()
+def _flat(weights: Parameters) -> Tensor:
+    """All gradients as one tensor; zeros where there is none."""
+    return torch.cat(
+        [
+            (torch.zeros_like(weight) if weight.grad is None else weight.grad).flatten()
+            for weight in weights
+        ]
+    )
+
+
+def _unflatten(weights: Parameters, total: Tensor) -> None:
+    sizes = [weight.numel() for weight in weights]
+    for weight, part in zip(weights, torch.split(total, sizes), strict=True):
+        if weight.requires_grad:
+            weight.grad = part.to(weight.device).view_as(weight).clone()

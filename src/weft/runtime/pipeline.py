@@ -9,44 +9,76 @@ In a process group each rank runs one device; without one, all devices run in th
 from __future__ import annotations
 
 import copy
-import time
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+import hashlib
+import json
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
+from typing import Literal, TypeAlias
 
 import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
 
 from weft.cost import Share
-from weft.errors import InputError, WeftError
-from weft.ir.kinds import Kind
+from weft.errors import InputError, NonfiniteError, WeftError
+from weft.ir.kinds import Kind, Stream
 from weft.ir.program import Program
-from weft.notation import token
-from weft.runtime.batch import Data, cut, weights_of
-from weft.runtime.executor import Executor, Forward, Step
-from weft.runtime.forms import Forms
+from weft.runtime.batch import Data, checksum, cut, weights_of
+from weft.runtime.clock import Recording
+from weft.runtime.executor import Executor, Forward, Setting
+from weft.runtime.forms import StageForms
 from weft.runtime.gradients import Gradients
+from weft.runtime.ledger import Ledger, Losses
 from weft.runtime.randomness import Draw, keyed
 from weft.runtime.split import names_of
 from weft.runtime.stage import Stage
-from weft.runtime.world import Alone, Incoming, Ranks, World
+from weft.runtime.ties import ties_of, untie
+from weft.runtime.transport.loopback import Loopback
+from weft.runtime.world import Alone, Carrier, Ranks, World
 from weft.timeline import Timeline
 from weft.verify import check
 
-NamedParameters = Iterable[tuple[str, nn.Parameter]]
+NamedParameters: TypeAlias = Iterable[tuple[str, nn.Parameter]]
+Nonfinite: TypeAlias = Literal["stop", "skip", "ignore"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Result:
-    """What a step gave: the loss of the batch, and when this process did what.
+    """What a step gave.
 
-    Where other ranks run other devices, `Pipeline.gathered` has the whole timeline.
+    norm        of all gradients before clipping, where they are clipped
+    is_skipped  whether the update was left out because the loss or the norm is not finite
     """
 
-    loss: Tensor
-    timeline: Timeline
+    norm: Tensor | None
+    is_skipped: bool
+    _page: Losses = field(repr=False)
+    _ledger: Ledger = field(repr=False)
+    _recording: Recording = field(repr=False)
+    _program: Program = field(repr=False)
+    _dtype: torch.dtype = field(repr=False)
+
+    @cached_property
+    def losses(self) -> Tensor:
+        """The weighted loss of every microbatch, on every rank; waits until they are known."""
+        return torch.tensor(self._ledger.wait(self._page), dtype=torch.float64).to(self._dtype)
+
+    @cached_property
+    def loss(self) -> Tensor:
+        """The loss of the batch, on every rank."""
+        return self.losses.sum()
+
+    @cached_property
+    def timeline(self) -> Timeline:
+        """When this process did what; `Pipeline.gathered` has all ranks."""
+        start, end = self._recording.seconds()
+        return Timeline(self._program, Share().cost(self._program), start, end, is_measured=True)
 
 
 class Pipeline:
@@ -54,8 +86,14 @@ class Pipeline:
 
     loss       loss(output, target) of a microbatch; the step's loss is their weighted sum
     optimizer  makes the optimizer of one stage from its named parameters
+    scheduler  makes the learning-rate scheduler of an optimizer; steps once for each update
     clip       the largest global norm of the gradients
     seed       of everything random; see `weft.runtime.randomness`
+    nonfinite  what to do on all ranks when the loss or the norm is not finite: stop with an
+               error, skip the update, or ignore it
+    deadline   seconds after which a wait for another rank is an error, but not in a first step
+    transport  shared memory on one host and gloo between hosts, or NCCL; see
+               `weft.runtime.transport`
     """
 
     def __init__(
@@ -65,30 +103,39 @@ class Pipeline:
         *,
         loss: Callable[..., Tensor],
         optimizer: Callable[[NamedParameters], Optimizer] | None = None,
+        scheduler: Callable[[Optimizer], LRScheduler] | None = None,
         clip: float | None = None,
         seed: int = 0,
+        nonfinite: Nonfinite = "stop",
+        deadline: float | None = 60.0,
+        transport: Carrier = "auto",
     ) -> None:
         depth = _check_fit(stages, program)
+        program = _computed(program)
         self._program, self._loss, self._clip = program, loss, clip
-        self._draw = Draw(seed)
-        self._forms = Forms(stages, program.graph)
-        is_group = dist.is_available() and dist.is_initialized()
-        self._world: World = Ranks(program, depth=depth) if is_group else Alone(program)
-        weights = (parameter for stage in stages for parameter in stage.parameters())
-        self._dtype = next((weight.dtype for weight in weights), torch.get_default_dtype())
+        self._nonfinite, self._deadline = nonfinite, deadline
+        self._draw, self._runs, self._is_compared = Draw(seed), 0, False
+        ties = ties_of(stages)
+        untie(stages, ties)
+        self._dtype, self._device = _kind_of(stages)
+        self._world: World = (
+            Ranks(program, depth=depth, carrier=transport, device=self._device)
+            if dist.is_available() and dist.is_initialized()
+            else Alone(program)
+        )
+        self._compare(f"{program.digest} {seed} {_structure(stages)}", "program, seed or stages")
         self._copies = self._made(stages)
-        counts = [len(list(stage.parameters())) for stage in stages]
-        self._gradients = Gradients(program, self._copies, self._world, counts)
-        self._executors = [self._executor(program, device) for device in self._world.devices]
-        forwards = _forwards_of(program)
-        self._readers = [
-            self._executor(forwards, device, Stage.infer) for device in self._world.devices
-        ]
-        self._optimizers = {
-            place: optimizer(list(stage.module.named_parameters()))
-            for place, stage in self._copies.items()
+        self._compare_copies()
+        self._gradients = Gradients(program, stages, self._copies, ties, self._world)
+        self._forms = StageForms(stages, program.graph, loss)
+        self._trainers = self._executors(program, Stage.forward)
+        self._readers = self._executors(_forwards_of(program), Stage.infer)
+        self._optimizers = [
+            optimizer(list(stage.module.named_parameters()))
+            for stage in self._copies.values()
             if optimizer and any(p.requires_grad for p in stage.module.parameters())
-        }
+        ]
+        self._schedulers = [scheduler(made) for made in self._optimizers] if scheduler else []
 
     def step(
         self,
@@ -96,19 +143,13 @@ class Pipeline:
         target: Data,
         *,
         weights: Sequence[float] | None = None,
+        update: bool = True,
     ) -> Result:
-        """Forward, backward and update of one batch."""
-        result = self.accumulate(batch, target, weights=weights)
-        self.update()
-        return result
-
-    def accumulate(
-        self, batch: Data, target: Data, *, weights: Sequence[float] | None = None
-    ) -> Result:
-        """Forward and backward of one batch; gradients are added to what is there."""
-        result = self._ran(self._executors, self._program, (batch, target), weights)
-        self._draw.step += 1
-        return result
+        """Forward and backward of one batch, and an update unless gradients shall pile up."""
+        with self._told():
+            result = self._ran(self._trainers, (batch, target), weights)
+            self._draw.step += 1
+            return self._updated(result) if update else result
 
     def evaluate(
         self, batch: Data, target: Data, *, weights: Sequence[float] | None = None
@@ -118,165 +159,217 @@ class Pipeline:
         for module in trained:
             module.eval()
         try:
-            program = _forwards_of(self._program)
-            return self._ran(self._readers, program, (batch, target), weights)
+            with self._told():
+                return self._ran(self._readers, (batch, target), weights)
         finally:
             for module in trained:
                 module.train()
 
-    def _ran(
-        self,
-        executors: Sequence[Executor],
-        program: Program,
-        data: tuple[Data, Data],
-        weights: Sequence[float] | None,
-    ) -> Result:
-        """What these executors make of a batch and its target."""
-        count = program.microbatches
-        inputs, targets = cut(data[0], count, "batch"), cut(data[1], count, "target")
-        self._set_loss(targets, weights_of(weights, count))
-        self._forms.begin(inputs)
-        try:
-            self._world.expect(_incoming(executors), self._forms.of)
-            timeline = self._run(executors, program, inputs)
-            self._world.finish()
-            losses = self._losses(executors, count)
-        finally:
-            for executor in executors:
-                executor.end()
-        return Result(losses.sum(), timeline)
-
-    def update(self) -> Tensor | None:
-        """Sum over pipes, clip, step every stage's optimizer, and start from no gradients.
-
-        The global norm of the gradients before clipping, where they are clipped.
-        """
-        self._gradients.sum_pipes()
-        norm = None if self._clip is None else self._gradients.clip(self._clip, self._dtype)
-        for optimizer in self._optimizers.values():
-            optimizer.step()
-        for stage in self._copies.values():
-            stage.module.zero_grad(set_to_none=True)
-        return norm
-
     def gathered(self, result: Result) -> Timeline:
-        """The timeline of a step on all ranks; every rank asks for it.
-
-        Ranks of one host share a clock.
-        """
+        """The timeline of a step on all ranks, on the clock of device 0; every rank asks."""
         local = result.timeline
-        both = torch.from_numpy(np.stack([local.start, local.end]))
-        start, end = self._world.total(both).numpy()
-        return replace(local, start=start - start.min(), end=end - start.min())
+        both = np.stack([local.start, local.end])
+        both[both != 0] += self._world.lag
+        total = self._world.total(torch.from_numpy(both), "the timeline").numpy()
+        start, end = total - total[0][total[0] != 0].min(initial=np.inf)
+        return replace(local, start=start, end=end)
 
     @property
     def modules(self) -> dict[tuple[int, int], nn.Module]:
         """The modules that this process trains, by pipe and stage."""
         return {place: stage.module for place, stage in self._copies.items()}
 
+    @property
+    def optimizers(self) -> Sequence[Optimizer]:
+        """Those of the stages that this process trains."""
+        return tuple(self._optimizers)
+
     # building
 
     def _made(self, stages: Sequence[nn.Module]) -> dict[tuple[int, int], Stage]:
-        program, kinds = self._program, self._program.actions
-        made = {}
+        program, actions = self._program, self._program.actions
+        made: dict[tuple[int, int], Stage] = {}
         for pipe, devices in enumerate(program.placement.pipes):
             for index, module in enumerate(stages):
                 if devices[index] not in self._world.devices:
                     continue
                 own = module if (0, index) not in made else copy.deepcopy(module)
-                mine = kinds.stage == index
+                mine = actions.stage == index
                 made[pipe, index] = Stage(
                     own,
                     self._draw,
                     is_first=not program.graph.predecessors[index],
-                    is_split=bool((mine & (kinds.kind == Kind.I)).any()),
-                    is_recomputed=bool((mine & (kinds.kind == Kind.R)).any()),
+                    is_split=bool((mine & (actions.kind == Kind.I)).any()),
+                    is_recomputed=bool((mine & (actions.kind == Kind.R)).any()),
                 )
         for (_, index), stage in made.items():
             keyed(stage.module, self._draw, names_of(stages[index], index))
         return made
 
-    def _executor(
-        self, program: Program, device: int, forward: Forward = Stage.forward
-    ) -> Executor:
-        copies = {place: self._copies[place] for place in program.placement.held[device]}
-        return Executor(program, device, copies, self._world.transport, forward)
+    def _executors(self, program: Program, forward: Forward) -> list[Executor]:
+        setting = Setting(program, self._world.transport, self._forms, forward)
+        held = program.placement.held
+        return [
+            Executor(setting, device, {place: self._copies[place] for place in held[device]})
+            for device in self._world.devices
+        ]
+
+    def _compare(self, known: str, what: str) -> None:
+        """Refuse ranks that do not agree."""
+        shares = self._world.gather(known.encode(), what)
+        others = [rank for rank, share in enumerate(shares) if share != shares[0]]
+        if others:
+            raise InputError(f"{what} of ranks {others} differ from those of rank 0")
+
+    def _compare_copies(self) -> None:
+        """Refuse copies of a stage that do not start from the same weights."""
+        if len(self._program.placement.pipes) == 1:
+            return
+        sums = {index: _weights_of(stage.module) for (_, index), stage in self._copies.items()}
+        known = json.dumps(sums).encode()
+        first: dict[str, tuple[int, str]] = {}
+        for rank, share in enumerate(self._world.gather(known, "the weights of the copies")):
+            for index, found in json.loads(share).items():
+                holder, wanted = first.setdefault(index, (rank, found))
+                if found != wanted:
+                    raise InputError(
+                        f"ranks {holder} and {rank} start stage {index} from different weights;"
+                        f" seed all ranks alike"
+                    )
+
+    # running
+
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        """Whatever goes wrong here ends the waits of all other ranks."""
+        try:
+            yield
+        except NonfiniteError:
+            raise  # all ranks raise it
+        except BaseException as error:
+            self._world.fail(str(error) or type(error).__name__)
+            raise
+
+    def _ran(
+        self,
+        executors: Sequence[Executor],
+        data: tuple[Data, Data],
+        weights: Sequence[float] | None,
+    ) -> Result:
+        """What these executors make of a batch and its target."""
+        program, count = executors[0].program, self._program.microbatches
+        inputs, targets = cut(data[0], count, "batch"), cut(data[1], count, "target")
+        self._set_loss(targets, weights_of(weights, count))
+        self._begin(executors, (inputs, targets))
+        recording = Recording(program, self._device)
+        page, run = self._world.ledger.open(self._runs, count), self._runs
+        self._runs += 1
+        if isinstance(self._world.transport, Loopback):
+            _run_in_turn(executors, recording, self._world.transport)
+            known = [executor.losses for executor in executors]
+            self._world.ledger.tell(
+                run, {m: loss for losses in known for m, loss in losses.items()}
+            )
+        else:
+            executors[0].run(recording, partial(self._world.ledger.tell, run))
+        self._world.transport.end()
+        return Result(None, False, page, self._world.ledger, recording, program, self._dtype)
+
+    def _begin(
+        self,
+        executors: Sequence[Executor],
+        data: tuple[Sequence[tuple[Tensor, ...]], Sequence[tuple[Tensor, ...]]],
+    ) -> None:
+        inputs, targets = data
+        is_first = not executors[0].has_run
+        self._world.begin(None if is_first else self._deadline)
+        if not self._is_compared:
+            self._compare(checksum([*inputs, *targets]), "the first batch or target")
+            self._is_compared = True
+        self._forms.begin(inputs, targets)
+        for executor in executors:
+            executor.begin(inputs)
+        self._world.transport.begin(
+            [route for executor in executors for route in executor.incoming],
+            [route for executor in executors for route in executor.outgoing],
+        )
 
     def _set_loss(self, targets: list[tuple[Tensor, ...]], shares: tuple[float, ...]) -> None:
         def weighted(output: Tensor, microbatch: int) -> Tensor:
-            return self._loss(output, *targets[microbatch]) * shares[microbatch]
+            wanted = (part.to(output.device) for part in targets[microbatch])
+            return self._loss(output, *wanted) * shares[microbatch]
 
         last = self._program.stages - 1
         for (_, index), stage in self._copies.items():
             stage.loss = weighted if index == last else None
 
-    # running
-
-    def _run(
-        self,
-        executors: Sequence[Executor],
-        program: Program,
-        inputs: Sequence[tuple[Tensor, ...]],
-    ) -> Timeline:
-        """Every device in turn, as far as it gets, until all have ended."""
-        for executor in executors:
-            executor.begin(inputs)
-        start, end = np.zeros(len(program)), np.zeros(len(program))
-        position = [0] * len(executors)
-        total = sum(len(executor.steps) for executor in executors)
-        while sum(position) < total:
-            before = sum(position)
-            for index, executor in enumerate(executors):
-                while position[index] < len(executor.steps):
-                    step = executor.steps[position[index]]
-                    if not executor.is_ready(step):
-                        break
-                    executor.fetch(step)
-                    start[step.row] = time.perf_counter()
-                    _run_step(program, step)
-                    end[step.row] = time.perf_counter()
-                    executor.deliver()
-                    position[index] += 1
-            if sum(position) == before:
-                raise WeftError(f"{program.name} stands still; verification should tell why")
-        return Timeline(program, Share().cost(program), start, end, is_measured=True)
-
-    def _losses(self, executors: Sequence[Executor], count: int) -> Tensor:
-        """The weighted loss of every microbatch, on every rank."""
-        known = {m: loss for executor in executors for m, loss in executor.losses.items()}
-        losses = torch.zeros(count, dtype=torch.float64)
-        for microbatch, loss in known.items():
-            losses[microbatch] = loss
-        return self._world.total(losses).to(self._dtype)
+    def _updated(self, result: Result) -> Result:
+        """Sum over copies, clip, step every stage's optimizer, and start from no gradients."""
+        is_skipped = self._nonfinite != "ignore" and not bool(torch.isfinite(result.loss))
+        norm = None
+        if not is_skipped:
+            self._gradients.sum_copies()
+            if self._clip is not None:
+                norm = self._gradients.clip(self._clip)
+                is_skipped = self._nonfinite != "ignore" and not bool(torch.isfinite(norm))
+        if is_skipped and self._nonfinite == "stop":
+            raise NonfiniteError(_nonfinite(self._draw.step, result, norm))
+        if not is_skipped:
+            for optimizer in self._optimizers:
+                optimizer.step()
+            for scheduler in self._schedulers:
+                scheduler.step()
+        for stage in self._copies.values():
+            stage.module.zero_grad(set_to_none=True)
+        return replace(result, norm=norm, is_skipped=is_skipped)
 
 
-def _run_step(program: Program, step: Step) -> None:
-    """Run one action; what goes wrong in the user's code says where."""
-    try:
-        step.run()
-    except WeftError:
-        raise
-    except Exception as error:
-        device, action = int(program.device_of[step.row]), token(program, step.row)
-        raise WeftError(f"device {device} failed at {action}: {error}") from error
+def _items(executors: Sequence[Executor]) -> Iterator[tuple[int, Tensor]]:
+    for executor in executors:
+        yield from executor.losses.items()
 
 
-def _incoming(executors: Sequence[Executor]) -> list[Incoming]:
-    """What these executors will receive, in the order of need."""
-    return [
-        Incoming(message, executor.source_of(message))
-        for executor in executors
-        for step in executor.steps
-        for message in step.needs
-    ]
+def _run_in_turn(executors: Sequence[Executor], recording: Recording, waiting: Loopback) -> None:
+    """Every device in turn, as far as it gets, until all have ended."""
+    position = [0] * len(executors)
+    while any(at < len(one.steps) for at, one in zip(position, executors, strict=True)):
+        before = list(position)
+        for index, executor in enumerate(executors):
+            position[index] = executor.run_ready(recording, position[index], waiting)
+        if position == before:
+            raise WeftError("the program stands still; verification should tell why")
+
+
+def _nonfinite(step: int, result: Result, norm: Tensor | None) -> str:
+    if norm is not None:
+        return f"the norm of the gradients of step {step} is {norm:g}; no weight was changed"
+    bad = [index for index, loss in enumerate(result.losses.tolist()) if not math.isfinite(loss)]
+    which = ", ".join(map(str, bad[:8])) + (" ..." if len(bad) > 8 else "")
+    return (
+        f"the loss of step {step} is {float(result.loss):g}, by microbatch {which};"
+        f" no weight was changed. nonfinite='skip' leaves such updates out"
+    )
+
+
+def _computed(program: Program) -> Program:
+    """What the executors run: messages and updates follow from it."""
+    if (program.actions.kind <= Kind.R).all():
+        return program
+    return _taking(program, [kind for kind in Kind if kind.is_compute])
 
 
 def _forwards_of(program: Program) -> Program:
     """The forwards alone, in their order."""
-    lanes = {
-        lane: actions.take(np.flatnonzero(actions.kind == Kind.F)).replace(joined=0)
-        for lane, actions in program.contents().items()
-    }
+    return _taking(program, [Kind.F])
+
+
+def _taking(program: Program, kinds: Sequence[Kind]) -> Program:
+    """The compute lanes with these kinds alone."""
+    lanes = {}
+    for lane, actions in program.contents().items():
+        if lane.stream is Stream.COMPUTE:
+            taken = actions.take(np.flatnonzero(np.isin(actions.kind, kinds)))
+            lanes[lane] = taken.replace(joined=0) if len(taken) < len(actions) else taken
     return program.with_lanes(lanes)
 
 
@@ -285,8 +378,32 @@ def _check_fit(stages: Sequence[nn.Module], program: Program) -> int:
     report = check(program)
     if program.period is not None or (program.actions.version >= 0).any():
         raise InputError(f"{program.name} does not flush; asynchronous runs come later")
+    if np.isin(program.actions.kind, (Kind.OFFLOAD, Kind.ONLOAD)).any():
+        raise InputError(f"{program.name} offloads, which the runtime does not do yet")
     if len(stages) != program.stages:
         raise InputError(f"{len(stages)} modules for the {program.stages} stages of {program.name}")
     if len([s for s in program.graph.successors if not s]) != 1:
         raise InputError(f"{program.name} has several last stages; join them in one")
     return report.channel_depth or 0
+
+
+def _kind_of(stages: Sequence[nn.Module]) -> tuple[torch.dtype, torch.device]:
+    """The type and device of the first weight."""
+    for stage in stages:
+        for weight in stage.parameters():
+            return weight.dtype, weight.device
+    return torch.get_default_dtype(), torch.device("cpu")
+
+
+def _structure(stages: Sequence[nn.Module]) -> str:
+    """The names and shapes of all weights, in short."""
+    named = [
+        (index, name, tuple(weight.shape), str(weight.dtype))
+        for index, stage in enumerate(stages)
+        for name, weight in stage.named_parameters()
+    ]
+    return hashlib.sha256(repr(named).encode()).hexdigest()
+
+
+def _weights_of(module: nn.Module) -> str:
+    return checksum([tuple(module.state_dict().values())])

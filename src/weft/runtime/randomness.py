@@ -37,14 +37,24 @@ def keyed(module: nn.Module, draw: Draw, prefix: str = "") -> None:
 
 
 def _seeded(module: nn.Module, draw: Draw, name: str) -> None:
-    states: list[torch.Tensor] = []
+    states: list[tuple[torch.Generator, torch.Tensor]] = []
 
-    def before(_module: nn.Module, _inputs: Any) -> None:
-        states.append(torch.get_rng_state())
-        torch.default_generator.manual_seed(draw.key(name))
+    def before(_module: nn.Module, inputs: tuple[Any, ...]) -> None:
+        generator = _generator(inputs)
+        states.append((generator, generator.get_state()))
+        generator.manual_seed(draw.key(name))
 
     def after(_module: nn.Module, _inputs: Any, _output: Any) -> None:
-        torch.set_rng_state(states.pop())
+        generator, state = states.pop()
+        generator.set_state(state)
 
     module.register_forward_pre_hook(before)
     module.register_forward_hook(after, always_call=True)
+
+
+def _generator(inputs: tuple[Any, ...]) -> torch.Generator:
+    """What a module draws from: the generator of the device of its input."""
+    value = inputs[0] if inputs else None
+    if isinstance(value, torch.Tensor) and value.is_cuda:
+        return torch.cuda.default_generators[value.device.index]
+    return torch.default_generator

@@ -56,10 +56,11 @@ class Stage:
         self._recorder = Recorder()
         self._deferred = self._recorder.attach(module) if is_split else frozenset()
         self._saved: dict[int, Saved] = {}
+        self._device = next((p.device for p in module.parameters()), torch.device("cpu"))
 
     def forward(self, microbatch: int, inputs: Sequence[Tensor]) -> Values:
         """The outputs that go to other stages; the weighted loss on the last stage."""
-        leaves = tuple(_leaf(value, is_data=self._is_first) for value in inputs)
+        leaves = tuple(_leaf(self._here(value), is_data=self._is_first) for value in inputs)
         saved = self._saved[microbatch] = Saved(leaves)
         if self._is_recomputed:
             with torch.no_grad():
@@ -70,7 +71,7 @@ class Stage:
     def infer(self, microbatch: int, inputs: Sequence[Tensor]) -> Values:
         """The outputs alone: nothing is kept for a backward."""
         with torch.no_grad():
-            return self._run(microbatch, Saved(tuple(inputs)))
+            return self._run(microbatch, Saved(tuple(map(self._here, inputs))))
 
     def recompute(self, microbatch: int) -> None:
         """The forward again, from the stored inputs; buffers are not touched twice."""
@@ -87,7 +88,7 @@ class Stage:
             self.weight_grad(microbatch)
             return passed
         saved = self._saved.pop(microbatch)
-        outputs, grads = _differentiable(saved.outputs, gradients)
+        outputs, grads = _differentiable(saved.outputs, self._all_here(gradients))
         if outputs:
             torch.autograd.backward(outputs, grads)
         return tuple(value.grad for value in saved.inputs)
@@ -104,7 +105,7 @@ class Stage:
         ]
         inputs = [value for value in saved.inputs if value.requires_grad]
         wanted = [*inputs, *others, saved.tape.anchor]
-        outputs, grads = _differentiable(saved.outputs, gradients)
+        outputs, grads = _differentiable(saved.outputs, self._all_here(gradients))
         found: Sequence[Tensor | None] = [None] * len(wanted)
         if outputs:
             found = torch.autograd.grad(outputs, wanted, grads, allow_unused=True)
@@ -124,6 +125,13 @@ class Stage:
     def forget(self) -> None:
         """Drop what is left of a step that did not end."""
         self._saved.clear()
+
+    def _here(self, value: Tensor) -> Tensor:
+        """A value on the device of this stage's weights."""
+        return value if value.device == self._device else value.to(self._device)
+
+    def _all_here(self, gradients: Gradients) -> Gradients:
+        return [None if gradient is None else self._here(gradient) for gradient in gradients]
 
     @property
     def in_flight(self) -> int:

@@ -1,43 +1,31 @@
 """Worlds: who runs which devices, and what they say to each other besides messages.
 
-`Alone` runs every device in this process; `Ranks` runs one device on each rank of
-torch.distributed, over gloo, started by torchrun or anything else that sets up a process group.
+`Alone` runs every device in this process; `Ranks` runs one device on each rank of a process
+group, started by torchrun or anything else.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict, deque
-from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple, Protocol
+from collections.abc import Sequence
+from typing import Literal, Protocol, TypeAlias
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from weft.errors import InputError, WeftError
-from weft.ir.kinds import Direction
+from weft.errors import InputError
 from weft.ir.program import Program
-from weft.runtime.transport import Loopback, Message, Transport
+from weft.runtime.clock import lag
+from weft.runtime.ledger import Ledger
+from weft.runtime.mesh import Mesh
+from weft.runtime.rendezvous import meet
+from weft.runtime.transport import Transport
+from weft.runtime.transport.grouped import Grouped, gloo_groups, nccl_groups
+from weft.runtime.transport.loopback import Loopback
+from weft.runtime.transport.shared import Shared
 
-AHEAD = 4  # receives that are posted before they are needed
-
-
-class Incoming(NamedTuple):
-    """A message that a device will need, and who sends it."""
-
-    message: Message
-    source: int
-
-
-class Form(NamedTuple):
-    """Shape and type of a tensor."""
-
-    shape: tuple[int, ...]
-    dtype: torch.dtype
-
-
-Sent = deque[tuple[dist.Work, Tensor]]
-FormsOf = Callable[[Message], Sequence[Form | None]]
+Carrier: TypeAlias = Literal["auto", "shared", "gloo", "nccl"]
+ROOM = 4  # messages that may be under way beyond what the program needs
 
 
 class World(Protocol):
@@ -45,18 +33,20 @@ class World(Protocol):
 
     devices: range  # that this process runs
     transport: Transport
+    ledger: Ledger
+    lag: float  # what to add to this process's clock to have that of device 0
 
-    def expect(self, incoming: Sequence[Incoming], forms_of: FormsOf) -> None:
-        """Announce what a step will receive, in the order of need."""
+    def gather(self, share: bytes, what: str) -> list[bytes]:
+        """What every process knows, in their order; all of them ask."""
 
-    def finish(self) -> None:
-        """Wait until what was sent has left."""
+    def total(self, values: Tensor, what: str) -> Tensor:
+        """The sum over all processes, in their order, where each adds what it knows and zeros."""
 
-    def total(self, values: Tensor) -> Tensor:
-        """The sum over all processes, where each adds what it knows and zeros."""
+    def begin(self, deadline: float | None) -> None:
+        """Start a run in which no wait is longer; refuse it after a failure."""
 
-    def swap(self, parts: Mapping[int, Tensor], others: Mapping[int, Form]) -> dict[int, Tensor]:
-        """Send tensors to devices and receive one from each of the others."""
+    def fail(self, reason: str) -> None:
+        """End the waits of all other processes."""
 
 
 class Alone:
@@ -65,135 +55,100 @@ class Alone:
     def __init__(self, program: Program) -> None:
         self.devices = range(program.devices)
         self.transport: Transport = Loopback()
+        self.ledger = Ledger(None, ())
+        self.lag = 0.0
 
-    def expect(self, incoming: Sequence[Incoming], forms_of: FormsOf) -> None:
-        """Nothing to prepare."""
+    def gather(self, share: bytes, what: str) -> list[bytes]:
+        return [share]
 
-    def finish(self) -> None:
-        """Nothing is under way."""
-
-    def total(self, values: Tensor) -> Tensor:
+    def total(self, values: Tensor, what: str) -> Tensor:
         return values
 
-    def swap(self, parts: Mapping[int, Tensor], others: Mapping[int, Form]) -> dict[int, Tensor]:
-        return {}
+    def begin(self, deadline: float | None) -> None:
+        """Nothing to wait for."""
+
+    def fail(self, reason: str) -> None:
+        """Nobody else waits."""
 
 
 class Ranks:
     """One device for each rank of the process group.
 
-    `depth` messages of a channel may be under way before a send waits for the oldest: at least
-    the depth that verification found sufficient, so that waiting never locks up.
+    `depth` messages of a channel may have to be under way for the program to run at all.
     """
 
-    def __init__(self, program: Program, *, depth: int) -> None:
+    def __init__(
+        self, program: Program, *, depth: int, carrier: Carrier, device: torch.device
+    ) -> None:
         if dist.get_world_size() != program.devices:
             raise InputError(
                 f"{program.name} has {program.devices} devices, the process group"
                 f" {dist.get_world_size()} ranks; start one rank for each device"
             )
-        rank = dist.get_rank()
-        self.devices = range(rank, rank + 1)
-        self._gloo = _Gloo(program, depth=max(depth, 1) + 1)
-        self.transport: Transport = self._gloo
+        met = meet()
+        self._mesh = met.mesh
+        self.devices = range(met.mesh.rank, met.mesh.rank + 1)
+        chosen = _chosen(carrier, met.is_one_host, device)
+        self.transport = _transport(chosen, met.mesh, program, device, depth + ROOM)
+        self.ledger = Ledger(met.mesh, _last_devices(program))
+        self.lag = lag(met.mesh)
 
-    def expect(self, incoming: Sequence[Incoming], forms_of: FormsOf) -> None:
-        self._gloo.expect(incoming, forms_of)
+    def gather(self, share: bytes, what: str) -> list[bytes]:
+        return self._mesh.gather(share, what)
 
-    def finish(self) -> None:
-        self._gloo.finish()
+    def total(self, values: Tensor, what: str) -> Tensor:
+        shares = self.gather(values.numpy().tobytes(), what)
+        parts = [torch.frombuffer(bytearray(share), dtype=values.dtype) for share in shares]
+        summed = parts[0].clone()
+        for part in parts[1:]:
+            summed += part
+        return summed.view(values.shape)
 
-    def total(self, values: Tensor) -> Tensor:
-        summed = values.clone()
-        dist.all_reduce(summed)
-        return summed
+    def begin(self, deadline: float | None) -> None:
+        self._mesh.check()
+        self._mesh.deadline = deadline
 
-    def swap(self, parts: Mapping[int, Tensor], others: Mapping[int, Form]) -> dict[int, Tensor]:
-        arrived = {rank: torch.empty(form.shape, dtype=form.dtype) for rank, form in others.items()}
-        works = [dist.irecv(tensor, rank) for rank, tensor in arrived.items()]
-        works += [dist.isend(tensor.contiguous(), rank) for rank, tensor in parts.items()]
-        for work in works:
-            if work is not None:
-                work.wait()
-        return arrived
+    def fail(self, reason: str) -> None:
+        self._mesh.fail(reason)
+        self.transport.abandon()
 
 
-class _Gloo:
-    """Messages as tagged tensors; receives posted ahead, sends waited for oldest first."""
+def _chosen(carrier: Carrier, is_one_host: bool, device: torch.device) -> Carrier:
+    if carrier == "auto":
+        if device.type == "cuda" and dist.get_backend() == "nccl":
+            return "nccl"
+        return "shared" if is_one_host else "gloo"
+    if carrier == "shared" and not is_one_host:
+        raise InputError("transport='shared' needs all ranks on one Linux host; use 'gloo'")
+    if carrier == "nccl" and device.type != "cuda":
+        raise InputError("transport='nccl' needs stages on GPUs; use 'gloo'")
+    return carrier
 
-    def __init__(self, program: Program, *, depth: int) -> None:
-        self._edges, self._microbatches = max(1, len(program.graph.edges)), program.microbatches
-        self._depth = depth
-        self._groups = {direction: dist.new_group() for direction in Direction}
-        self._sent: dict[tuple[int, Direction], deque[tuple[dist.Work, Tensor]]] = defaultdict(
-            deque
-        )
-        self._expected: deque[Incoming] = deque()
-        self._posted: dict[Message, list[tuple[dist.Work | None, Tensor | None]]] = {}
-        self._forms_of: FormsOf = lambda message: ()
 
-    def expect(self, incoming: Sequence[Incoming], forms_of: FormsOf) -> None:
-        self._expected, self._forms_of = deque(incoming), forms_of
-        while len(self._posted) < AHEAD and self._expected:
-            self._post()
+def _transport(
+    carrier: Carrier, mesh: Mesh, program: Program, device: torch.device, window: int
+) -> Transport:
+    if carrier == "shared":
+        return Shared(mesh, window=window)
+    neighbours = _neighbours(program)
+    groups = nccl_groups(neighbours) if carrier == "nccl" else gloo_groups(program.devices)
+    buffers = device if carrier == "nccl" else torch.device("cpu")
+    return Grouped(mesh, groups, program=program, device=buffers, window=window)
 
-    def send(self, message: Message, destination: int, values: Sequence[Tensor | None]) -> None:
-        group = self._groups[message.direction]
-        queue = self._sent[destination, message.direction]
-        for place, value in enumerate(values):
-            if value is not None:
-                tensor = value.contiguous()
-                tag = self._tag(message, place)
-                work = dist.isend(tensor, group=group, group_dst=destination, tag=tag)
-                if work is not None:
-                    queue.append((work, tensor))
-        while len(queue) > self._depth * max(1, len(values)):
-            self._wait(queue.popleft()[0], f"a send of edge {message.edge} to device {destination}")
 
-    def has(self, message: Message) -> bool:
-        return True  # receiving waits
+def _neighbours(program: Program) -> Sequence[tuple[int, int]]:
+    """Pairs of devices that exchange messages, or gradients of copies."""
+    pipes = program.placement.pipes
+    found = {(pipe[a], pipe[b]) for pipe in pipes for a, b in program.graph.edges}
+    found |= {(one[s], other[s]) for one in pipes for other in pipes for s in range(program.stages)}
+    return sorted({(min(pair), max(pair)) for pair in found if pair[0] != pair[1]})
 
-    def receive(self, message: Message, source: int) -> Sequence[Tensor | None]:
-        while message not in self._posted:
-            self._post()
-        values = []
-        for work, tensor in self._posted.pop(message):
-            if work is not None:
-                self._wait(
-                    work,
-                    f"{message.direction.value} of microbatch {message.microbatch} on"
-                    f" edge {message.edge} from device {source}",
-                )
-            values.append(tensor)
-        if self._expected:
-            self._post()
-        return values
 
-    def finish(self) -> None:
-        for queue in self._sent.values():
-            while queue:
-                self._wait(queue.popleft()[0], "the last sends of a step")
-
-    def _post(self) -> None:
-        message, source = self._expected.popleft()
-        group = self._groups[message.direction]
-        posted: list[tuple[dist.Work | None, Tensor | None]] = []
-        for place, form in enumerate(self._forms_of(message)):
-            if form is None:
-                posted.append((None, None))
-                continue
-            tensor = torch.empty(form.shape, dtype=form.dtype)
-            tag = self._tag(message, place)
-            posted.append((dist.irecv(tensor, group=group, group_src=source, tag=tag), tensor))
-        self._posted[message] = posted
-
-    def _tag(self, message: Message, place: int) -> int:
-        return (place * self._edges + message.edge) * self._microbatches + message.microbatch
-
-    def _wait(self, work: dist.Work, what: str) -> None:
-        try:
-            work.wait()
-        except RuntimeError as error:
-            raise WeftError(
-                f"rank {dist.get_rank()} lost a peer while waiting for {what}"
-            ) from error
+def _last_devices(program: Program) -> list[int]:
+    """Where losses are computed."""
+    return [
+        int(pipe[stage])
+        for pipe in program.placement.pipes
+        for stage, after in enumerate(program.graph.successors)
+        if not after
+    ]

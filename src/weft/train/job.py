@@ -1,4 +1,4 @@
-"""A training job: a program trains a small GPT on a text, step by step, watched.
+"""A training job: a program trains a small GPT on a text or tokens, step by step, watched.
 
     Settings ──> trained ──> Outcome     in one process, or on every rank of a process group
              └─> checked ──> losses      the same job on the reference, with no pipeline at all
@@ -28,7 +28,7 @@ from weft.models import gpt
 from weft.runtime import Pipeline, Reference, split
 from weft.simulate import simulate
 from weft.timeline import Bubble, Timeline
-from weft.train.data import Characters
+from weft.train.data import Batches, Data
 from weft.train.profile import Sample, profiled
 
 CLIP = 1.0
@@ -40,7 +40,7 @@ class Settings:
     """All that decides a run's losses."""
 
     program: Program
-    text: str
+    data: Data
     steps: int = 50
     seed: int = 0
     microbatch_size: int = 4  # sequences
@@ -127,11 +127,10 @@ def trained(settings: Settings, watch: Watch = lambda metrics: None) -> Outcome:
     for step in range(settings.steps):
         began = time.perf_counter()
         job.set_rate(step)
-        result = pipeline.accumulate(*job.batch(step))
-        norm = pipeline.update()
+        result = pipeline.step(*job.batch(step))
         timelines.append(replace(pipeline.gathered(result), cost=cost))
         seconds = time.perf_counter() - began
-        metrics.append(_metrics(job, step, (result.loss, norm), timelines[-1], seconds))
+        metrics.append(_metrics(job, step, (result.loss, result.norm), timelines[-1], seconds))
         watch(metrics[-1])
     middle = sorted(timelines, key=lambda timeline: timeline.makespan)[len(timelines) // 2]
     return Outcome(tuple(metrics), simulate(program, cost), middle)
@@ -165,7 +164,7 @@ class _Job:
     def __init__(self, settings: Settings) -> None:
         torch.set_num_threads(1)  # a device has one, and more would add up in another order
         self._settings = settings
-        self._characters = Characters(settings.text, context=settings.context)
+        self._batches = Batches(settings.data, context=settings.context)
         self._optimizers: list[Optimizer] = []
         self.stages, self.twins = self._cut(), self._cut()
 
@@ -183,7 +182,7 @@ class _Job:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(settings.seed)
             return gpt(
-                len(self._characters.vocabulary),
+                settings.data.vocabulary,
                 layers=settings.layers,
                 hidden=settings.hidden,
                 heads=settings.heads,
@@ -220,7 +219,7 @@ class _Job:
 
     def batch(self, step: int) -> tuple[Tensor, Tensor]:
         settings = self._settings
-        return self._characters.batch(settings.sequences, seed=settings.seed, step=step)
+        return self._batches.batch(settings.sequences, seed=settings.seed, step=step)
 
     def sample(self) -> Sample:
         """A microbatch to profile with."""

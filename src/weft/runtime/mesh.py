@@ -1,0 +1,250 @@
+"""The mesh: a stream socket between every two ranks, for all that is small.
+
+    rank 0 ── rank 1
+      │  ╲  ╱  │         Unix sockets on one host, TCP between hosts
+      │  ╱  ╲  │
+    rank 2 ── rank 3
+
+Records are a kind and bytes; nothing is unpickled. Whoever waits, waits here: a rank that fails,
+dies or leaves is noticed at once, and a wait that takes too long ends with what it waited for.
+"""
+
+from __future__ import annotations
+
+import select
+import socket
+import struct
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from enum import IntEnum
+
+from weft.errors import RankError
+
+FRAME = struct.Struct("<BI")  # kind, bytes that follow
+CHUNK, MOST_FILES = 1 << 16, 64
+SLICE = 1.0  # seconds between two looks at the clock
+
+Handler = Callable[[int, bytes], None]
+
+
+class Record(IntEnum):
+    """What a record tells."""
+
+    FAILED = 0  # text: the sender gives up, and why
+    LEFT = 1  # the sender ends in good order
+    GATHERED = 2  # one rank's share of a gathering
+    LOSSES = 3
+    PING = 4
+    PONG = 5
+    DATA = 6  # a message lies in shared memory
+    CREDIT = 7  # messages were taken out of it
+    HEADER = 8  # the form of a message that comes otherwise
+
+
+class Mesh:
+    """This rank's sockets to all others.
+
+    `deadline` bounds every wait, in seconds; None waits for as long as all ranks live.
+    """
+
+    def __init__(self, rank: int, peers: Mapping[int, socket.socket]) -> None:
+        self.rank, self.ranks = rank, len(peers) + 1
+        self.deadline: float | None = None
+        self._peers = dict(peers)
+        self._heard = {other: bytearray() for other in peers}  # records that have begun
+        self._unsent = {other: bytearray() for other in peers}
+        self._files: dict[int, deque[int]] = {other: deque() for other in peers}
+        self._left: set[int] = set()
+        self._failure: str | None = None
+        self._shares: dict[int, deque[bytes]] = {other: deque() for other in peers}
+        self._handlers: dict[int, Handler] = {
+            Record.FAILED: self._on_failed,
+            Record.LEFT: lambda other, _: self._left.add(other),
+            Record.GATHERED: lambda other, share: self._shares[other].append(share),
+        }
+        self._poll = select.poll()
+        self._by_file = {}
+        for other, peer in peers.items():
+            peer.setblocking(False)
+            self._poll.register(peer, select.POLLIN)
+            self._by_file[peer.fileno()] = other
+        self._closer = weakref.finalize(self, _leave, self._peers, self._unsent)
+
+    def handle(self, record: Record, handler: Handler) -> None:
+        """Let a function take all records of a kind."""
+        self._handlers[record] = handler
+
+    def tell(self, other: int, record: Record, content: bytes = b"") -> None:
+        """Send a record; what the socket does not take at once leaves with the next `pump`."""
+        frame = FRAME.pack(record, len(content)) + content
+        if self._unsent[other]:
+            self._unsent[other] += frame
+        else:
+            self._send(other, frame, ())
+
+    def give(self, other: int, record: Record, content: bytes, file: int) -> None:
+        """Send a record with an open file, which is the other rank's from then on."""
+        while self._unsent[other]:
+            self.pump(SLICE)
+        self._send(other, FRAME.pack(record, len(content)) + content, (file,))
+
+    def given(self, other: int) -> int:
+        """The oldest file that a rank gave and that nobody has taken."""
+        return self._files[other].popleft()
+
+    def _send(self, other: int, frame: bytes, files: tuple[int, ...]) -> None:
+        peer, unsent = self._peers[other], self._unsent[other]
+        try:
+            sent = socket.send_fds(peer, [frame], files) if files else peer.send(frame)
+        except BlockingIOError:
+            sent = 0
+        except OSError:
+            self._hear_out(other)
+            return
+        if sent < len(frame):
+            unsent += frame[sent:]
+            self._poll.modify(self._peers[other], select.POLLIN | select.POLLOUT)
+
+    def tell_all(self, record: Record, content: bytes = b"") -> None:
+        for other in self._peers:
+            if other not in self._left:
+                self.tell(other, record, content)
+
+    def fail(self, text: str) -> None:
+        """Tell every other rank that this one gives up; no wait of theirs outlives it."""
+        if self._failure is not None:
+            return
+        self._failure = text
+        frame = FRAME.pack(Record.FAILED, len(text.encode())) + text.encode()
+        for other, peer in self._peers.items():
+            try:
+                peer.settimeout(SLICE)
+                peer.sendall(bytes(self._unsent[other]) + frame)
+            except OSError:
+                continue  # gone already
+
+    def check(self) -> None:
+        """Refuse to go on after a failure, here or elsewhere."""
+        if self._failure is not None:
+            raise RankError(self._failure)
+
+    def hear(self, other: int) -> None:
+        """Take what one rank has told, without waiting."""
+        try:
+            heard = self._receive(other)
+        except BlockingIOError:
+            return
+        except OSError:
+            heard = b""
+        if not heard:
+            self._end(other)
+            return
+        begun = self._heard[other]
+        if begun:
+            heard = bytes(begun) + heard
+        begun[:] = heard[self._dispatched(other, heard) :]
+
+    def _receive(self, other: int) -> bytes:
+        peer = self._peers[other]
+        if peer.family != socket.AF_UNIX:
+            return peer.recv(CHUNK)
+        heard, files, _, _ = socket.recv_fds(peer, CHUNK, MOST_FILES)
+        self._files[other] += files
+        return heard
+
+    def pump(self, seconds: float) -> None:
+        """Take what all ranks have told; wait so long at most for the first of it."""
+        self.check()
+        for file, events in self._poll.poll(max(0.0, seconds) * 1000):
+            other = self._by_file[file]
+            if events & select.POLLOUT:
+                self._send_rest(other)
+            if events & ~select.POLLOUT:
+                self.hear(other)
+
+    def wait(self, is_done: Callable[[], bool], what: Callable[[], str], *sources: int) -> None:
+        """Wait until something is so that depends on some ranks."""
+        began = time.monotonic()
+        try:
+            while not is_done():
+                if gone := self._left.intersection(sources):
+                    raise RankError(f"device {min(gone)} has left")
+                if self.deadline is not None and time.monotonic() - began > self.deadline:
+                    raise RankError(f"nothing came within the deadline of {self.deadline:g} s")
+                self.pump(SLICE if self.deadline is None else min(SLICE, self.deadline))
+        except RankError as error:
+            raise self.blamed(error, what()) from None
+
+    def blamed(self, cause: object, what: str) -> RankError:
+        """Why a wait ended, and what it was for."""
+        return RankError(f"{cause}; device {self.rank} was waiting for {what}")
+
+    def gather(self, share: bytes, what: str) -> list[bytes]:
+        """Every rank's share, in the order of the ranks; all of them call this."""
+        self.tell_all(Record.GATHERED, share)
+        shares = []
+        for other in range(self.ranks):
+            if other == self.rank:
+                shares.append(share)
+                continue
+            arrived = self._shares[other]
+            self.wait(lambda: bool(arrived), lambda: f"{what} of device {other}", other)  # noqa: B023
+            shares.append(arrived.popleft())
+        return shares
+
+    def close(self) -> None:
+        """Leave in good order."""
+        self._closer()
+
+    def _dispatched(self, other: int, heard: bytes) -> int:
+        """Hand whole records to their handlers; the bytes used."""
+        place, size = 0, FRAME.size
+        while len(heard) - place >= size:
+            record, length = FRAME.unpack_from(heard, place)
+            if len(heard) - place - size < length:
+                break
+            self._handlers[record](other, heard[place + size : place + size + length])
+            place += size + length
+        return place
+
+    def _send_rest(self, other: int) -> None:
+        unsent = self._unsent[other]
+        try:
+            del unsent[: self._peers[other].send(unsent)]
+        except BlockingIOError:
+            return
+        except OSError:
+            unsent.clear()
+        if not unsent:
+            self._poll.modify(self._peers[other], select.POLLIN)
+
+    def _hear_out(self, other: int) -> None:
+        """A socket takes nothing more: hear what the rank has said before it went."""
+        while other in self._by_file.values():
+            self.hear(other)
+
+    def _on_failed(self, _: int, text: bytes) -> None:
+        self._failure = self._failure or text.decode()
+        raise RankError(self._failure)
+
+    def _end(self, other: int) -> None:
+        """A socket has ended: in good order, or the rank has died."""
+        file = self._peers[other].fileno()
+        self._poll.unregister(file)
+        del self._by_file[file]
+        if other not in self._left:
+            self._left.add(other)
+            self.fail(f"device {other} died")
+            self.check()
+
+
+def _leave(peers: Mapping[int, socket.socket], unsent: Mapping[int, bytearray]) -> None:
+    """Say goodbye on every socket and close it."""
+    for other, peer in peers.items():
+        with suppress(OSError):  # it has left before
+            peer.settimeout(SLICE)
+            peer.sendall(bytes(unsent[other]) + FRAME.pack(Record.LEFT, 0))
+        peer.close()

@@ -1,0 +1,146 @@
+"""Rendezvous: how the ranks of a process group find each other and connect.
+
+    each rank      listens, and puts its address into the group's store
+    lower rank     connects to the higher, and shows the token that the listener asked for
+
+On one host over Unix sockets without a name in the file system, else over TCP.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import socket
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch.distributed as dist
+from torch._C._distributed_c10d import PrefixStore, Store
+from torch.distributed import distributed_c10d
+
+from weft.errors import RankError
+from weft.runtime.mesh import Mesh
+
+PATIENCE = 60.0  # seconds to find each other
+LOOPBACK = "127.0.0.1"
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where a rank listens, and which machine it sees."""
+
+    host: str  # ranks that say the same share memory
+    path: str
+    ip: str
+    port: int
+    token: str
+
+
+@dataclass(frozen=True, slots=True)
+class Met:
+    """A mesh, and whether all its ranks share memory."""
+
+    mesh: Mesh
+    is_one_host: bool
+
+
+def meet() -> Met:
+    """Connect all ranks of the default process group."""
+    store = distributed_c10d._get_default_store()
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    turn = store.add(f"weft/turn/{rank}", 1)
+    with _listening_near() as near, _listening_far(_own_ip(store)) as far:
+        mine = Address(
+            host=_host(),
+            path=near.getsockname().decode("latin-1") if near.family == socket.AF_UNIX else "",
+            ip=far.getsockname()[0],
+            port=far.getsockname()[1],
+            token=secrets.token_hex(16),
+        )
+        store.set(f"weft/{turn}/{rank}", json.dumps(asdict(mine)))
+        all_of_them = [
+            Address(**json.loads(store.get(f"weft/{turn}/{other}"))) for other in range(ranks)
+        ]
+        is_one_host = len({address.host for address in all_of_them}) == 1 and bool(mine.path)
+        listener = near if is_one_host else far
+        peers = {}
+        for other in range(rank + 1, ranks):
+            peers[other] = _connected(all_of_them[other], rank, is_one_host)
+        while len(peers) < ranks - 1:
+            other, peer = _accepted(listener, mine.token)
+            peers[other] = peer
+    return Met(Mesh(rank, dict(sorted(peers.items()))), is_one_host)
+
+
+def _host() -> str:
+    """The machine and its network, as far as this process sees them."""
+    boot = Path("/proc/sys/kernel/random/boot_id")
+    if not boot.exists():
+        return socket.gethostname()
+    return f"{boot.read_text().strip()}/{os.stat('/proc/self/ns/net').st_ino}"
+
+
+def _listening_near() -> socket.socket:
+    """A Unix socket that the kernel names; elsewhere than on Linux one that nobody uses."""
+    if not hasattr(os, "memfd_create"):
+        return socket.socket()
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind("")
+    listener.listen(128)
+    listener.settimeout(PATIENCE)
+    return listener
+
+
+def _listening_far(ip: str) -> socket.socket:
+    listener = socket.socket()
+    listener.bind((ip, 0))
+    listener.listen(128)
+    listener.settimeout(PATIENCE)
+    return listener
+
+
+def _own_ip(store: Store) -> str:
+    """The address by which this host reaches the one of the store."""
+    inner = store
+    while isinstance(inner, PrefixStore):
+        inner = inner.underlying_store
+    host = getattr(inner, "host", LOOPBACK)
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect((host, 9))
+        except OSError:
+            return LOOPBACK
+        return str(probe.getsockname()[0])
+
+
+def _connected(address: Address, rank: int, is_one_host: bool) -> socket.socket:
+    peer = socket.socket(socket.AF_UNIX if is_one_host else socket.AF_INET)
+    peer.settimeout(PATIENCE)
+    place = address.path.encode("latin-1") if is_one_host else (address.ip, address.port)
+    try:
+        peer.connect(place)
+        peer.sendall(f"{address.token}{rank:08d}".encode())
+    except OSError as error:
+        raise RankError(
+            f"device {rank} cannot reach {address.ip}:{address.port}: {error}"
+        ) from error
+    if not is_one_host:
+        peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return peer
+
+
+def _accepted(listener: socket.socket, token: str) -> tuple[int, socket.socket]:
+    """The next rank that knows the token; a stranger is turned away."""
+    while True:
+        try:
+            peer, _ = listener.accept()
+        except TimeoutError as error:
+            raise RankError(f"not every device came within {PATIENCE:g} s") from error
+        peer.settimeout(PATIENCE)
+        hello = peer.recv(len(token) + 8, socket.MSG_WAITALL)
+        if secrets.compare_digest(hello[: len(token)], token.encode()):
+            if peer.family == socket.AF_INET:
+                peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            return int(hello[len(token) :]), peer
+        peer.close()

@@ -1,0 +1,36 @@
+"""Transports: how values get from device to device, behind one small Protocol.
+
+    Loopback   all devices in one process: a message is a place in a table
+    Shared     ranks of one host: a message lies in memory that both ends see
+    Grouped    process groups of torch: gloo between CPUs of any hosts, NCCL between GPUs
+
+A transport is asked once for each end of each route; what it answers is called in every step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from weft.runtime.message import Forms, Receive, Route, Send
+
+__all__ = ["Transport"]
+
+
+class Transport(Protocol):
+    """What the executors of one process need of the world."""
+
+    def sender(self, route: Route, forms: Forms) -> Send:
+        """A call that hands values over; they may be changed by nobody from then on."""
+
+    def receiver(self, route: Route, forms: Forms) -> Receive:
+        """A call that waits for the values; `forms` tells what will arrive, where it is known."""
+
+    def begin(self, incoming: Sequence[Route], outgoing: Sequence[Route]) -> None:
+        """Prepare for a run with these messages, in the order of need."""
+
+    def end(self) -> None:
+        """Wait until what was sent has left."""
+
+    def abandon(self) -> None:
+        """Leave a run that has failed, so that no other rank waits for the rest of it."""

@@ -1,0 +1,230 @@
+"""Process groups of torch as a transport: gloo between CPUs, NCCL between GPUs.
+
+One group for each direction, so that a late activation never holds up a gradient; on GPUs one
+for each pair of neighbours and direction, as a communicator runs one transfer at a time. Receives
+are posted in the order in which the other end sends, a few ahead of need; sends go on in the
+background and are waited for oldest first, `window` of them for each channel at most.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections import defaultdict, deque
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple, TypeAlias
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from weft.ir.kinds import Direction
+from weft.ir.program import Program
+from weft.runtime.mesh import Mesh, Record
+from weft.runtime.message import (
+    NAME,
+    Form,
+    Forms,
+    Message,
+    Receive,
+    Route,
+    Send,
+    Values,
+    layout_of,
+    name_in,
+    named,
+    read,
+    written,
+)
+
+AHEAD = 4  # receives of a channel that are posted before they are needed
+MOST_VALUES = 64  # of a message
+FOREVER = datetime.timedelta(days=365)
+PATIENCE = 5.0  # seconds to hear why a connection ended
+
+Groups: TypeAlias = Mapping[tuple[int, int, Direction], dist.ProcessGroup]  # by the two ends
+Channel: TypeAlias = tuple[int, Direction]
+
+
+class Posted(NamedTuple):
+    """A receive under way, or a value that does not travel."""
+
+    work: dist.Work | None
+    value: Tensor | None
+
+
+class Sent(NamedTuple):
+    """A send under way, and the tensor that must live until it is over."""
+
+    work: dist.Work
+    route: Route
+    tensor: Tensor
+
+
+class Grouped:
+    """Messages through process groups."""
+
+    def __init__(
+        self, mesh: Mesh, groups: Groups, *, program: Program, device: torch.device, window: int
+    ) -> None:
+        self._mesh, self._groups, self._device, self._window = mesh, groups, device, window
+        self._microbatches = max(program.microbatches, program.placement.table.size)
+        self._sent: dict[Channel, deque[Sent]] = defaultdict(deque)
+        self._forms: dict[Message, Forms] = {}
+        self._coming: dict[Channel, deque[Route]] = defaultdict(deque)
+        self._posted: dict[Message, list[Posted]] = {}
+        self._headers: dict[Message, deque[bytes]] = defaultdict(deque)
+        self._unsent: dict[Message, Route] = {}
+        mesh.handle(Record.HEADER, self._on_header)
+
+    def sender(self, route: Route, forms: Forms) -> Send:
+        message, destination = route.message, route.destination
+        self._forms[message] = forms
+        queue = self._sent[destination, message.direction]
+
+        def send(values: Values) -> None:
+            self._unsent.pop(message, None)
+            known = forms()
+            if known is None:
+                known = layout_of(values)
+                self._mesh.tell(destination, Record.HEADER, named(message) + written(known))
+            self._send(route, known, values)
+            while len(queue) > self._window * max(1, len(values)):
+                self._finish_sent(queue.popleft())
+
+        return send
+
+    def receiver(self, route: Route, forms: Forms) -> Receive:
+        message = route.message
+        self._forms[message] = forms
+
+        def receive() -> Values:
+            self._post_until(route)
+            values = []
+            for work, value in self._posted.pop(message):
+                if work is not None:
+                    self._finish(work, route, str(route))
+                values.append(value)
+            self._mesh.pump(0)
+            self._post_ahead(route)
+            return values
+
+        return receive
+
+    def begin(self, incoming: Sequence[Route], outgoing: Sequence[Route]) -> None:
+        self._coming.clear()
+        for route in sorted(incoming, key=lambda route: route.turn):
+            self._coming[route.source, route.message.direction].append(route)
+        self._unsent = {route.message: route for route in outgoing}
+        for coming in self._coming.values():
+            for _ in range(AHEAD):
+                self._post_next(coming)
+
+    def end(self) -> None:
+        for queue in self._sent.values():
+            while queue:
+                self._finish_sent(queue.popleft())
+
+    def abandon(self) -> None:
+        """Send and receive what is left with nothing in it: gloo's waits end by that alone."""
+        if self._device.type != "cpu":
+            return
+        for route in self._unsent.values():
+            self._send(route, self._forms[route.message]() or (), ())
+        for coming in self._coming.values():
+            while coming and self._forms[coming[0].message]() is not None:
+                self._post(coming.popleft())
+
+    def _send(self, route: Route, layout: Sequence[Form | None], values: Values) -> None:
+        message, destination = route.message, route.destination
+        group = self._groups[route.source, destination, message.direction]
+        queue = self._sent[destination, message.direction]
+        for place, form in enumerate(layout):
+            if form is None:
+                continue
+            value = values[place] if place < len(values) else None
+            if value is None:  # a gradient that nothing computed
+                value = torch.zeros(form.shape, dtype=form.dtype, device=self._device)
+            tensor, tag = value.contiguous(), self._tag(message, place)
+            work = dist.isend(tensor, dst=destination, group=group, tag=tag)
+            if work is not None:
+                queue.append(Sent(work, route, tensor))
+
+    def _post_until(self, route: Route) -> None:
+        """Post this receive and all that the other end sends before it."""
+        coming = self._coming[route.source, route.message.direction]
+        while coming and route.message not in self._posted:
+            self._post(coming.popleft())
+        if route.message not in self._posted:
+            self._post(route)
+
+    def _post_ahead(self, route: Route) -> None:
+        self._post_next(self._coming[route.source, route.message.direction])
+
+    def _post_next(self, coming: deque[Route]) -> None:
+        """Post the next receive of a channel, where its form is known."""
+        if coming and self._forms[coming[0].message]() is not None:
+            self._post(coming.popleft())
+
+    def _post(self, route: Route) -> None:
+        message, source = route.message, route.source
+        group = self._groups[source, route.destination, message.direction]
+        layout = self._forms[message]()
+        if layout is None:
+            layout = read(self._header(route))
+        posted = []
+        for place, form in enumerate(layout):
+            if form is None:
+                posted.append(Posted(None, None))
+                continue
+            tensor = torch.empty(form.shape, dtype=form.dtype, device=self._device)
+            tag = self._tag(message, place)
+            posted.append(Posted(dist.irecv(tensor, src=source, group=group, tag=tag), tensor))
+        self._posted[message] = posted
+
+    def _header(self, route: Route) -> bytes:
+        arrived = self._headers[route.message]
+        self._mesh.wait(lambda: bool(arrived), lambda: str(route), route.source)
+        return arrived.popleft()
+
+    def _on_header(self, _: int, content: bytes) -> None:
+        self._headers[name_in(content)].append(content[NAME.size :])
+
+    def _tag(self, message: Message, place: int) -> int:
+        return (message.edge * MOST_VALUES + place) * self._microbatches + message.microbatch
+
+    def _finish_sent(self, sent: Sent) -> None:
+        what = f"device {sent.route.destination} to read {sent.route.action}"
+        self._finish(sent.work, sent.route, what)
+
+    def _finish(self, work: dist.Work, route: Route, what: str) -> None:
+        """Wait for a transfer; where it fails, the mesh knows best why."""
+        mesh, deadline = self._mesh, self._mesh.deadline
+        try:
+            work.wait(FOREVER if deadline is None else datetime.timedelta(seconds=deadline))
+        except RuntimeError as error:
+            if "imed out" in str(error):
+                late = f"nothing came within the deadline of {deadline:g} s"
+                raise mesh.blamed(late, what) from None
+            mesh.deadline = PATIENCE
+            mesh.wait(lambda: False, lambda: what, route.source, route.destination)
+
+
+def gloo_groups(ranks: int) -> Groups:
+    """One group for each direction, over all ranks."""
+    made = {direction: dist.new_group(backend="gloo", timeout=FOREVER) for direction in Direction}
+    return {
+        (source, destination, direction): made[direction]
+        for source in range(ranks)
+        for destination in range(ranks)
+        for direction in Direction
+    }
+
+
+def nccl_groups(neighbours: Sequence[tuple[int, int]]) -> Groups:
+    """A communicator for each pair of neighbours and direction, and one for their weights."""
+    groups: dict[tuple[int, int, Direction], dist.ProcessGroup] = {}
+    for low, high in neighbours:
+        for direction in Direction:
+            made = dist.new_group([low, high], backend="nccl")
+            groups[low, high, direction] = groups[high, low, direction] = made
+    return groups

@@ -66,11 +66,11 @@ class Mesh:
             Record.GATHERED: lambda other, share: self._shares[other].append(share),
         }
         self._poll = select.poll()
-        self._by_file = {}
+        self._by_file = {peer.fileno(): other for other, peer in peers.items()}
+        self._open = set(peers)
         for other, peer in peers.items():
             peer.setblocking(False)
             self._poll.register(peer, select.POLLIN)
-            self._by_file[peer.fileno()] = other
         self._closer = weakref.finalize(self, _leave, self._peers, self._unsent)
 
     def handle(self, record: Record, handler: Handler) -> None:
@@ -102,8 +102,7 @@ class Mesh:
         except BlockingIOError:
             sent = 0
         except OSError:
-            self._hear_out(other)
-            return
+            return  # it is gone, which the next wait will tell
         if sent < len(frame):
             unsent += frame[sent:]
             self._poll.modify(self._peers[other], select.POLLIN | select.POLLOUT)
@@ -169,6 +168,9 @@ class Mesh:
         """Wait until something is so that depends on some ranks."""
         began = time.monotonic()
         try:
+            for source in sources:
+                if source in self._open:
+                    self.hear(source)
             while not is_done():
                 if gone := self._left.intersection(sources):
                     raise RankError(f"device {min(gone)} has left")
@@ -221,20 +223,14 @@ class Mesh:
         if not unsent:
             self._poll.modify(self._peers[other], select.POLLIN)
 
-    def _hear_out(self, other: int) -> None:
-        """A socket takes nothing more: hear what the rank has said before it went."""
-        while other in self._by_file.values():
-            self.hear(other)
-
     def _on_failed(self, _: int, text: bytes) -> None:
         self._failure = self._failure or text.decode()
         raise RankError(self._failure)
 
     def _end(self, other: int) -> None:
         """A socket has ended: in good order, or the rank has died."""
-        file = self._peers[other].fileno()
-        self._poll.unregister(file)
-        del self._by_file[file]
+        self._poll.unregister(self._peers[other])
+        self._open.discard(other)
         if other not in self._left:
             self._left.add(other)
             self.fail(f"device {other} died")

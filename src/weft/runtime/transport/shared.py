@@ -122,8 +122,6 @@ class Shared:
 
         def receive() -> Values:
             if not arrived:
-                mesh.hear(source)
-            if not arrived:
                 mesh.wait(lambda: bool(arrived), lambda: str(route), source)
             return arrived.popleft()
 
@@ -158,7 +156,6 @@ class Shared:
     def _make_room(self, route: Route) -> None:
         """Wait for credit; what arrives meanwhile is taken, so that no two ranks lock up."""
         used, window = self._used[route.destination], self._window
-        self._mesh.hear(route.destination)
         self._mesh.wait(
             lambda: len(used) < window,
             lambda: f"device {route.destination} to read what was sent before {route.action}",

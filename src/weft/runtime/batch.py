@@ -11,12 +11,21 @@ from torch import Tensor
 
 from weft.errors import InputError
 
-Data: TypeAlias = Tensor | Sequence[Tensor]
+Microbatch: TypeAlias = Tensor | tuple[Tensor, ...]
+Data: TypeAlias = Microbatch | list[Microbatch]
 
 
 def cut(data: Data, microbatches: int, name: str) -> list[tuple[Tensor, ...]]:
-    """The tensors of each microbatch, cut along the first dimension; the last may be shorter."""
-    tensors = (data,) if isinstance(data, Tensor) else tuple(data)
+    """The tensors of each microbatch.
+
+    A tensor, or a tuple of tensors, is cut along the first dimension, and the last microbatch may
+    be shorter. A list holds microbatches that are cut already, of any shapes.
+    """
+    if isinstance(data, list):
+        if len(data) != microbatches:
+            raise InputError(f"a {name} of {len(data)} microbatches where {microbatches} are run")
+        return [_several(microbatch) for microbatch in data]
+    tensors = _several(data)
     sizes = {len(tensor) for tensor in tensors}
     if len(sizes) != 1:
         raise InputError(f"the tensors of a {name} have different lengths: {sorted(sizes)}")
@@ -29,6 +38,10 @@ def cut(data: Data, microbatches: int, name: str) -> list[tuple[Tensor, ...]]:
         )
     pieces = [torch.split(tensor, length) for tensor in tensors]
     return list(zip(*pieces, strict=True))
+
+
+def _several(data: Microbatch) -> tuple[Tensor, ...]:
+    return (data,) if isinstance(data, Tensor) else tuple(data)
 
 
 def weights_of(weights: Sequence[float] | None, microbatches: int) -> tuple[float, ...]:

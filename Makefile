@@ -41,7 +41,7 @@ clean: ## remove the virtual environment, caches and build outputs
 # With torch, enough for `make demo`; and everything, the tools included.
 $(VENV)/.torch: pyproject.toml constraints.txt | $(VENV)/pyvenv.cfg
 	@echo 'Installing Weft and torch into $(VENV)'
-	@$(PIP) -e '.[torch]'
+	@$(PIP) -e '.[torch,tensorboard]'
 	@touch $@
 
 $(VENV)/.all: pyproject.toml constraints.txt | $(VENV)/pyvenv.cfg

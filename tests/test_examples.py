@@ -8,23 +8,36 @@ from pathlib import Path
 
 import weft
 
-EXAMPLE = Path(__file__).parents[1] / "examples" / "train.py"
+EXAMPLES = Path(__file__).parents[1] / "examples"
+TRAIN, OWN_SCHEDULE = str(EXAMPLES / "train.py"), str(EXAMPLES / "own_schedule.py")
 
 
-def _losses(*command: str) -> list[str]:
+def _printed(*command: str) -> list[str]:
     done = subprocess.run(
         [sys.executable, *command], capture_output=True, text=True, check=False, timeout=100
     )
     assert done.returncode == 0, done.stderr
-    return [line for line in done.stdout.splitlines() if line.startswith("step ")]
+    return done.stdout.splitlines()
+
+
+def _losses(printed: list[str]) -> list[str]:
+    losses = [line for line in printed if line.startswith("step ")]
+    assert float(losses[-1].split()[-1]) < float(losses[0].split()[-1])
+    return losses
 
 
 def test_the_same_script_from_one_process_to_four() -> None:
-    alone = _losses(str(EXAMPLE), "zbv")
+    alone = _losses(_printed(TRAIN, "zbv"))
     launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "4")
-    assert _losses(*launcher, str(EXAMPLE), "zbv") == alone
+    assert _losses(_printed(*launcher, TRAIN, "zbv")) == alone
     assert len(alone) == 10
-    assert float(alone[-1].split()[-1]) < float(alone[0].split()[-1])
+
+
+def test_a_schedule_of_ones_own_is_drawn_and_trains() -> None:
+    printed = _printed(OWN_SCHEDULE)
+    assert "capped: 4 devices, 8 microbatches" in printed
+    assert "time 39   bubble wall 38.5%   bubble span 38.5%   peak 3 in flight" in printed
+    assert len(_losses(printed)) == 5
 
 
 def test_the_public_names() -> None:

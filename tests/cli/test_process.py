@@ -20,7 +20,7 @@ def imported(*words: str) -> set[str]:
 
 
 def test_help_imports_little() -> None:
-    assert not imported("--help") & {"numpy", "rich", "torch"}
+    assert not imported("--help") & {"numpy", "rich", "torch", "tensorboard"}
 
 
 def test_drawing_imports_no_torch() -> None:
@@ -59,7 +59,6 @@ def test_an_interrupt_ends_quietly(monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("weft.cli.passes.timed", interrupted)
     monkeypatch.setattr("weft.cli.simulate.timed", interrupted)
     result = weft("simulate", "1f1b")
     assert result.exit_code == 130

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import json
+import re
+import sys
 from pathlib import Path
+from shlex import split
 
+import numpy as np
 import pytest
 
 from tests.cli.running import process, refused, weft
 
 SHAPE = ["-d", "2", "-n", "4", "--layers", "4", "--hidden", "32", "--context", "32"]
 JOB = [*SHAPE, "--steps", "3", "--seed", "5", "--dropout", "0.1"]
+TINY = ["--steps", "1", "--layers", "8", "--hidden", "8", "--heads", "1", "--context", "8"]
+ALONE = "--reference"
+README = Path(__file__).parents[2] / "README.md"
 
 
 @pytest.mark.parametrize("schedule", ["1f1b", "zbv", "interleaved-1f1b"])
@@ -20,12 +27,44 @@ def test_processes_print_the_losses_of_the_reference(schedule: str, tmp_path: Pa
     assert run.returncode == 0, run.stderr
     assert "Traceback" not in run.stderr
     found = json.loads(run.stdout.splitlines()[-1])
-    alone = weft(*words, "--reference")
+    alone = weft(*words, ALONE)
     assert json.dumps({"losses": found["losses"]}) == alone.stdout.strip()
     assert list(found) == ["losses", "predicted_step", "measured_step", "bubble", "peak_memory"]
     assert len(found["losses"]) == 3
     assert len(found["peak_memory"]) == 2
     assert json.loads((tmp_path / "run" / "summary.json").read_text()) == found
+    again = weft("train", "--config", str(tmp_path / "run" / "settings.toml"), "--json", ALONE)
+    assert again.stdout == alone.stdout
+
+
+def test_tokens_and_a_file_of_settings_in_processes(tmp_path: Path) -> None:
+    tokens = np.random.default_rng(0).integers(0, 300, 5000)
+    tokens.astype("<u4").tofile(tmp_path / "tokens.bin")
+    (tmp_path / "run.toml").write_text(
+        'data = "tokens.bin"\ntoken-type = "uint32"\nlayers = 2\nhidden = 16\nsteps = 9\n'
+        "devices = 2\nmicrobatches = 2\ncontext = 16\n"
+    )
+    words = ["--config", "run.toml", "--steps", "2", "--json", "--out", "run"]
+    run = process("train", *words, cwd=tmp_path, timeout=90)
+    assert run.returncode == 0, run.stderr
+    found = json.loads(run.stdout.splitlines()[-1])
+    alone = weft("train", "--config", str(tmp_path / "run" / "settings.toml"), "--json", ALONE)
+    assert json.dumps({"losses": found["losses"]}) == alone.stdout.strip()
+    assert "vocabulary = 300\n" in (tmp_path / "run" / "settings.toml").read_text()
+
+
+def test_a_run_without_tensorboard_says_so_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
+    result = weft("train", "-d", "1", "-n", "1", *TINY, "--out", str(tmp_path / "run"))
+    assert result.exit_code == 0, result.stderr
+    assert result.stderr.splitlines() == [
+        "weft: no events for TensorBoard, as its package is not installed; to have them:"
+        " pip install 'weft[tensorboard]'"
+    ]
+    assert (tmp_path / "run" / "metrics.jsonl").exists()
+    assert not list((tmp_path / "run").glob("events*"))
 
 
 def test_the_reference_prints_a_table() -> None:
@@ -43,7 +82,41 @@ def test_the_reference_prints_a_table() -> None:
         ("--heads 3 --reference", "3 heads do not divide 64"),
         ("--steps 0", "0 is less than 1"),
         ("--out .", "exists"),
+        ("--learning-rate nan", "nan is not in the range"),
+        ("--vocabulary 9", "--vocabulary is for tokens"),
+        ("--token-type uint16", "--token-type is for tokens"),
+        ("--data nowhere.bin", "nowhere.bin is not a file"),
+        ("--data . --vocabulary 9", "leave out --vocabulary"),
     ],
 )
 def test_what_cannot_run_is_refused_at_once(words: str, said: str) -> None:
     refused(weft("train", *words.split()), said)
+
+
+# examples
+
+
+def _examples(text: str) -> list[list[str]]:
+    """The words after `weft` of every line that calls `weft train`, torchrun's included."""
+    return [split(line, comments=True) for line in re.findall(r"\$ .*weft (train.*)", text)]
+
+
+@pytest.fixture
+def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the examples name."""
+    monkeypatch.chdir(tmp_path)
+    Path("my.txt").write_text("the shuttle goes to and fro " * 9)
+    np.arange(500, dtype="<u2").tofile("tokens.bin")
+    for name in ("run.toml", "runs/1f1b/settings.toml"):
+        Path(name).parent.mkdir(parents=True, exist_ok=True)
+        Path(name).write_text("seed = 1\n")
+
+
+@pytest.mark.usefixtures("files")
+@pytest.mark.parametrize("source", ["help", "README"])
+def test_examples_are_understood(source: str) -> None:
+    text = weft("train", "--help").stdout if source == "help" else README.read_text()
+    assert len(_examples(text)) > 4
+    for words in _examples(text):
+        result = weft(*words, *TINY, ALONE)
+        assert result.exit_code == 0, (words, result.stderr)

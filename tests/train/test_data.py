@@ -1,46 +1,179 @@
-"""Texts as batches: decided by seed and step alone."""
+"""Texts and tokens as batches: decided by seed and step alone, and what is refused."""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
 from weft.errors import InputError
-from weft.train import own_text, text_of
-from weft.train.data import Characters
+from weft.train import Data, Text, TokenFile, data_of, own_text
+from weft.train import data as module
+from weft.train.data import Batches
+
+
+def raw(path: Path, tokens: object, form: str = "<u2") -> Path:
+    np.array(tokens, form).tofile(path)
+    return path
+
+
+def saved(path: Path, tokens: object, form: str = "i8") -> Path:
+    np.save(path, np.array(tokens, form))
+    return path
+
+
+def mapped(data: Data) -> list[int]:
+    tokens = data.tokens()
+    assert isinstance(tokens, np.memmap)
+    found: list[int] = tokens.tolist()
+    return found
+
+
+# batches
 
 
 def test_weft_ships_a_text() -> None:
-    assert 20_000 < len(own_text()) < 100_000
-    assert own_text().isascii()
+    assert 20_000 < len(own_text().text) < 100_000
+    assert own_text().text.isascii()
 
 
 def test_targets_are_what_follows() -> None:
-    characters = Characters("the looms of the mill", context=5)
-    tokens, targets = characters.batch(8, seed=1, step=2)
+    text = Text("the looms of the mill")
+    tokens, targets = Batches(text, context=5).batch(8, seed=1, step=2)
     assert tokens.shape == targets.shape == (8, 5)
     assert torch.equal(tokens[:, 1:], targets[:, :-1])
-    written = "".join(characters.vocabulary[sign] for sign in [*tokens[0], targets[0, -1]])
-    assert written in "the looms of the mill"
+    written = "".join(text.signs[sign] for sign in [*tokens[0], targets[0, -1]])
+    assert written in text.text
 
 
 def test_seed_and_step_decide_the_batch() -> None:
-    characters = Characters(own_text(), context=16)
-    first, again = (characters.batch(4, seed=1, step=2)[0] for _ in range(2))
+    batches = Batches(own_text(), context=16)
+    first, again = (batches.batch(4, seed=1, step=2)[0] for _ in range(2))
     assert torch.equal(first, again)
     for seed, step in ((1, 3), (2, 2)):
-        assert not torch.equal(first, characters.batch(4, seed=seed, step=step)[0])
+        assert not torch.equal(first, batches.batch(4, seed=seed, step=step)[0])
+
+
+@pytest.mark.parametrize("name", ["one.bin", "one.npy"])
+def test_tokens_are_drawn_as_a_text_is(name: str, tmp_path: Path) -> None:
+    text, write = own_text(), raw if name.endswith(".bin") else saved
+    tokens = data_of(write(tmp_path / name, text.tokens()))
+    drawn = [Batches(data, context=16).batch(4, seed=1, step=2) for data in (text, tokens)]
+    assert torch.equal(drawn[0][0], drawn[1][0])
+    assert torch.equal(drawn[0][1], drawn[1][1])
+
+
+# files of tokens
+
+
+def test_raw_tokens_are_little_endian(tmp_path: Path) -> None:
+    (tmp_path / "one.bin").write_bytes(bytes([1, 0, 0, 1, 7, 0, 0, 0]))
+    assert mapped(data_of(tmp_path / "one.bin")) == [1, 256, 7, 0]
+    assert mapped(data_of(tmp_path / "one.bin", token_type="uint32", vocabulary=9)) == [
+        1 + (1 << 24),
+        7,
+    ]
+
+
+@pytest.mark.parametrize("form", ["u1", "<i4", ">i8", "u8"])
+def test_arrays_know_their_type(form: str, tmp_path: Path) -> None:
+    assert mapped(data_of(saved(tmp_path / "one.npy", [3, 1, 2], form))) == [3, 1, 2]
+
+
+def test_the_vocabulary_ends_with_the_largest_token(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "CHUNK", 2)
+    assert data_of(raw(tmp_path / "one.bin", [4, 1, 9, 2, 3])).vocabulary == 10
+
+
+def test_a_vocabulary_that_is_given_is_taken(tmp_path: Path) -> None:
+    path = raw(tmp_path / "one.bin", [4, 1, 9])
+    assert data_of(path, vocabulary=50257) == TokenFile(path, 50257, "uint16")
+
+
+# what is refused
 
 
 def test_a_short_text_is_refused() -> None:
-    Characters("weaving", context=5)
-    with pytest.raises(InputError, match="no two sequences of 6"):
-        Characters("weaving", context=6)
+    Batches(Text("weaving"), context=5)
+    with pytest.raises(InputError, match=r"the text has 7 tokens, .* no two sequences of 6"):
+        Batches(Text("weaving"), context=6)
 
 
-def test_what_is_no_text_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "noise").write_bytes(b"\xff\xfe\xfa")
-    with pytest.raises(InputError, match="no text in UTF-8"):
-        text_of(tmp_path / "noise")
+def test_a_token_beyond_the_vocabulary_is_refused(tmp_path: Path) -> None:
+    data = data_of(raw(tmp_path / "one.bin", [1, 2, 3, 7, 1, 2]), vocabulary=7)
+    with pytest.raises(InputError, match="token 7 at position 3 is outside the vocabulary of 7"):
+        Batches(data, context=4).batch(8, seed=0, step=0)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("one.bin", b"", "0 bytes"),
+        ("one.bin", b"abc", "3 bytes, which make no whole number of uint16"),
+        ("one.npy", b"", "cannot be read"),
+        ("one.npy", b"PK\x03\x04 and so on", "magic string"),
+        ("one.txt", b"\xff\xfe\xfa", "no text in UTF-8; a file of tokens ends in .bin or .npy"),
+        ("one", b"\xff\xfe\xfa", "no text in UTF-8"),
+    ],
+)
+def test_what_does_not_read_is_refused(
+    name: str, content: bytes, said: str, tmp_path: Path
+) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(InputError, match=said):
+        data_of(tmp_path / name)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "form", "said"),
+    [
+        ([1.0, 2.0], "f4", "float32 in 1 dimensions; tokens are integers in one"),
+        ([[1, 2]], "i4", "int32 in 2 dimensions"),
+        ([1, -2], "i4", "token -2 is negative"),
+        ([1, 1 << 31], "u4", "vocabulary of 2,147,483,649 is more than the 16,777,216"),
+        ([None], "O", "Python objects"),
+    ],
+)
+def test_arrays_of_no_tokens_are_refused(
+    tokens: object, form: str, said: str, tmp_path: Path
+) -> None:
+    with pytest.raises(InputError, match=said):
+        data_of(saved(tmp_path / "one.npy", tokens, form))
+
+
+def test_an_array_that_is_cut_off_is_refused(tmp_path: Path) -> None:
+    path = saved(tmp_path / "one.npy", range(100))
+    os.truncate(path, path.stat().st_size - 8)
+    with pytest.raises(InputError, match="cannot be read"):
+        data_of(path)
+
+
+@pytest.mark.parametrize(
+    ("name", "more", "said"),
+    [
+        ("one.txt", {"token_type": "uint16"}, "leave out --token-type"),
+        ("one.npy", {"token_type": "uint16"}, "leave out --token-type"),
+        ("one.txt", {"vocabulary": 9}, "leave out --vocabulary"),
+        ("one.bin", {"token_type": "int8"}, "--token-type is uint16 or uint32"),
+    ],
+)
+def test_what_fits_no_such_file_is_refused(
+    name: str, more: dict[str, str], said: str, tmp_path: Path
+) -> None:
+    (tmp_path / name).write_bytes(b"weaving.")
+    with pytest.raises(InputError, match=said):
+        data_of(tmp_path / name, **more)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", ["one.bin", "one.npy", "one.txt"])
+def test_what_is_no_file_is_refused(name: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=name):
+        data_of(tmp_path / name)
+    (tmp_path / name).mkdir()
+    with pytest.raises(InputError, match=name):
+        data_of(tmp_path / name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,16 @@ from weft.errors import InputError
 from weft.ir.program import Program
 from weft.notation import read_program, read_timeline
 from weft.schedules import REGISTRY, Schedule, Shape, one_f_one_b
-from weft.train import Outcome, Settings, checked, free_folder, own_text, trained, write_run
+from weft.train import (
+    Outcome,
+    Settings,
+    checked,
+    data_of,
+    free_folder,
+    own_text,
+    trained,
+    write_run,
+)
 from weft.train.job import layers_of
 
 SYNCHRONOUS = [schedule for schedule in REGISTRY if not schedule.is_asynchronous]
@@ -34,6 +44,13 @@ def test_every_schedule_has_the_losses_of_the_reference(schedule: Schedule) -> N
     )
     settings = small(schedule.program(shape), dropout=0.1)
     assert trained(settings).losses == checked(settings)
+
+
+def test_tokens_give_the_losses_of_the_text_that_they_are(tmp_path: Path) -> None:
+    text, program = own_text(), one_f_one_b(devices=2, microbatches=4)
+    text.tokens().astype("<u2").tofile(tmp_path / "text.bin")
+    tokens = replace(small(program), data=data_of(tmp_path / "text.bin"))
+    assert trained(tokens).losses == checked(tokens) == checked(small(program))
 
 
 def test_the_loss_falls(outcome: Outcome) -> None:
@@ -62,7 +79,7 @@ def test_the_first_device_keeps_one_microbatch_more(outcome: Outcome) -> None:
 
 def test_a_run_folder_reads_back(outcome: Outcome, tmp_path: Path) -> None:
     folder = tmp_path / "runs" / "one"
-    write_run(folder, outcome)
+    write_run(folder, outcome, {"settings.toml": "steps = 20\n"})
     assert [path.name for path in folder.parent.iterdir()] == ["one"]
     assert read_program(folder / "program.txt") == outcome.measured.program
     assert read_timeline(folder / "measured.json").makespan == outcome.measured.makespan
@@ -71,6 +88,8 @@ def test_a_run_folder_reads_back(outcome: Outcome, tmp_path: Path) -> None:
     lines = (folder / "metrics.jsonl").read_text().splitlines()
     assert [json.loads(line)["loss"] for line in lines] == outcome.losses
     assert json.loads((folder / "summary.json").read_text())["losses"] == outcome.losses
+    assert len(list(folder.glob("events.out.tfevents.*"))) == 1
+    assert (folder / "settings.toml").read_text() == "steps = 20\n"
     with pytest.raises(InputError, match="exists"):
         write_run(folder, outcome)
 

@@ -33,7 +33,7 @@ Pricing: TypeAlias = Cost | Share | Derivation
 
 def program_of(name: str, sizes: Sizes) -> Program:
     """The program of a schedule at the sizes asked for, or of a file."""
-    if _is_file(name):
+    if is_file(name):
         _refuse_sizes(name, sizes)
         program = read_program(name)
         return program.renamed(_printable(program.name))
@@ -122,7 +122,7 @@ def unfolded(program: Program) -> Program:
 
 def steady_of(name: str, sizes: Sizes, pricing: Pricing) -> Steady | None:
     """What a schedule that does not flush, or a program that repeats, settles into."""
-    if not _is_file(name):
+    if not is_file(name):
         schedule = REGISTRY[name]
         return settled_of(schedule, shape_of(schedule, sizes), pricing)
     program = read_program(name)
@@ -137,7 +137,8 @@ def settled_of(schedule: Schedule, shape: Shape, pricing: Pricing) -> Steady | N
     return steady(program, cost_of(program, pricing))
 
 
-def _is_file(name: str) -> bool:
+def is_file(name: str) -> bool:
+    """Whether a name is that of a file, not of a schedule."""
     if any(name == schedule.name for schedule in REGISTRY):
         return False
     path = Path(name)

@@ -68,7 +68,7 @@ class Mesh:
         self._poll = select.poll()
         self._by_file = {peer.fileno(): other for other, peer in peers.items()}
         self._open = set(peers)
-        for other, peer in peers.items():
+        for peer in peers.values():
             peer.setblocking(False)
             self._poll.register(peer, select.POLLIN)
         self._closer = weakref.finalize(self, _leave, self._peers, self._unsent)

@@ -1,22 +1,27 @@
-"""Training: a small GPT on a text, by any program, in as many processes as it has devices."""
+"""Training: a small GPT on text or tokens, by any program, in a process for each device."""
 
-from weft.train.data import own_text, text_of
+from weft.train.data import Data, Text, TokenFile, data_of, own_text
+from weft.train.events import can_write_events
 from weft.train.folder import check_free, free_folder, summary, write_run
 from weft.train.job import Metrics, Outcome, Settings, checked, trained
 from weft.train.launch import given_ranks, launched
 
 __all__ = [
+    "Data",
     "Metrics",
     "Outcome",
     "Settings",
+    "Text",
+    "TokenFile",
+    "can_write_events",
     "check_free",
     "checked",
+    "data_of",
     "free_folder",
     "given_ranks",
     "launched",
     "own_text",
     "summary",
-    "text_of",
     "trained",
     "write_run",
 ]

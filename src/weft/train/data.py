@@ -1,53 +1,210 @@
-"""Data: a text as batches of characters, decided by seed and step alone."""
+"""Data: tokens in a row, and batches of them decided by seed and step alone.
+
+Text        the characters of a text, numbered in the order of their code points
+TokenFile   numbers in a file, read where they lie: it may be larger than memory
+"""
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
 from importlib.resources import files
 from pathlib import Path
+from typing import Any, Protocol, TypeAlias
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from weft.errors import InputError
 
+Tokens: TypeAlias = NDArray[np.integer[Any]]
 
-def own_text() -> str:
+TOKEN_TYPES = {"uint16": "<u2", "uint32": "<u4"}
+USUAL_TYPE = "uint16"
+CHUNK = 1 << 22  # tokens that are looked at together
+MOST_VOCABULARY = 1 << 24
+
+
+class Data(Protocol):
+    """What a run reads: tokens, each a number below the vocabulary."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def vocabulary(self) -> int: ...
+
+    def tokens(self) -> Tokens: ...
+
+
+@dataclass(frozen=True)
+class Text:
+    """A text, its characters numbered in the order of their code points."""
+
+    text: str
+    name: str = "the text"
+
+    @cached_property
+    def signs(self) -> str:
+        """Every character that occurs, once."""
+        return "".join(sorted(set(self.text)))
+
+    @property
+    def vocabulary(self) -> int:
+        return len(self.signs)
+
+    def tokens(self) -> Tokens:
+        number = {sign: index for index, sign in enumerate(self.signs)}
+        return np.array([number[sign] for sign in self.text], np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class TokenFile:
+    """Numbers in a file; a .npy knows its own type, a .bin is told it."""
+
+    path: Path
+    vocabulary: int
+    token_type: str | None = None
+
+    @property
+    def name(self) -> str:
+        return str(self.path)
+
+    def tokens(self) -> Tokens:
+        return _mapped(self.path, self.token_type)
+
+
+def own_text() -> Text:
     """The text that Weft ships."""
-    return files("weft.train").joinpath("data/pipelines.txt").read_text(encoding="utf-8")
+    text = files("weft.train").joinpath("data/pipelines.txt").read_text(encoding="utf-8")
+    return Text(text, "Weft's own text")
 
 
-def text_of(path: Path) -> str:
-    """A user's text."""
-    try:
-        return path.read_text(encoding="utf-8")
-    except UnicodeDecodeError:
-        raise InputError(f"{path} is no text in UTF-8") from None
+def data_of(path: Path, *, token_type: str | None = None, vocabulary: int | None = None) -> Data:
+    """A user's data: tokens where the name ends in .bin or .npy, otherwise a text."""
+    ending = path.suffix.lower()
+    if ending == ".bin":
+        return _token_file(path, token_type or USUAL_TYPE, vocabulary)
+    if token_type is not None:
+        raise InputError(
+            f"{path} does not end in .bin, which alone has a --token-type; rename it or leave"
+            " out --token-type"
+        )
+    if ending == ".npy":
+        return _token_file(path, None, vocabulary)
+    if vocabulary is not None:
+        raise InputError(
+            f"{path} ends in neither .bin nor .npy, so it is a text, whose vocabulary is its"
+            " characters; rename it or leave out --vocabulary"
+        )
+    return _text_of(path)
 
 
-class Characters:
-    """The characters of a text as numbers, in the order of their code points."""
+class Batches:
+    """Sequences from anywhere in the data."""
 
-    def __init__(self, text: str, *, context: int) -> None:
-        if len(text) < context + 2:
+    def __init__(self, data: Data, *, context: int) -> None:
+        self._data, self._context, self._tokens = data, context, data.tokens()
+        if len(self._tokens) < context + 2:
             raise InputError(
-                f"a text of {len(text)} characters has no two sequences of {context};"
-                " give a longer one with --data, or a shorter --context"
+                f"{data.name} has {len(self._tokens)} tokens, which make no two sequences of"
+                f" {context}; give more with --data, or a shorter --context"
             )
-        self._context = context
-        self.vocabulary = "".join(sorted(set(text)))
-        number = {sign: index for index, sign in enumerate(self.vocabulary)}
-        self._tokens = torch.tensor([number[sign] for sign in text])
 
     def batch(self, sequences: int, *, seed: int, step: int) -> tuple[Tensor, Tensor]:
-        """Sequences from anywhere in the text, and for each position the sign that follows."""
+        """Sequences, and for each position the token that follows."""
         drawn = torch.Generator().manual_seed(_key(seed, step))
         last = len(self._tokens) - self._context
         starts = torch.randint(0, last, (sequences, 1), generator=drawn)
         places = starts + torch.arange(self._context)
-        return self._tokens[places], self._tokens[places + 1]
+        return self._at(places), self._at(places + 1)
+
+    def _at(self, places: Tensor) -> Tensor:
+        found = self._tokens[places.numpy()].astype(np.int64)
+        is_wrong = (found < 0) | (found >= self._data.vocabulary)
+        if is_wrong.any():
+            raise InputError(
+                f"{self._data.name}: token {found[is_wrong][0]} at position"
+                f" {places.numpy()[is_wrong][0]} is outside the vocabulary of"
+                f" {self._data.vocabulary}; give a larger --vocabulary, or leave it out"
+            )
+        return torch.from_numpy(found)
 
 
 def _key(seed: int, step: int) -> int:
     digest = hashlib.sha256(f"{seed}/{step}/batch".encode()).digest()
     return int.from_bytes(digest[:7], "little")
+
+
+# reading
+
+
+def _text_of(path: Path) -> Text:
+    try:
+        return Text(path.read_text(encoding="utf-8"), str(path))
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise InputError(
+            f"{path} is no text in UTF-8; a file of tokens ends in .bin or .npy"
+        ) from None
+
+
+def _token_file(path: Path, token_type: str | None, vocabulary: int | None) -> TokenFile:
+    found = _largest(_mapped(path, token_type), path) + 1 if vocabulary is None else vocabulary
+    if found > MOST_VOCABULARY:
+        raise InputError(
+            f"{path}: a vocabulary of {found:,} is more than the {MOST_VOCABULARY:,} that Weft"
+            " takes; is the type of its tokens another?"
+        )
+    return TokenFile(path, found, token_type)
+
+
+def _mapped(path: Path, token_type: str | None) -> Tokens:
+    """The tokens of a file, none of them read yet."""
+    if not path.is_file():
+        raise InputError(f"{path} is not a file")
+    try:
+        return _array(path) if token_type is None else _raw(path, token_type)
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path} cannot be read: {error}") from None
+
+
+def _raw(path: Path, token_type: str) -> Tokens:
+    if token_type not in TOKEN_TYPES:
+        known = " or ".join(TOKEN_TYPES)
+        raise InputError(f"tokens of type {token_type!r} are not read; --token-type is {known}")
+    form, size = np.dtype(TOKEN_TYPES[token_type]), path.stat().st_size
+    if not size or size % form.itemsize:
+        raise InputError(
+            f"{path} has {size} bytes, which make no whole number of {token_type}; is it cut off,"
+            " or --token-type another?"
+        )
+    return np.memmap(path, form, mode="r")
+
+
+def _array(path: Path) -> Tokens:
+    found = np.lib.format.open_memmap(path, mode="r")
+    if found.ndim != 1 or found.dtype.kind not in "iu":
+        raise InputError(
+            f"{path} holds {found.dtype} in {found.ndim} dimensions; tokens are integers in one"
+        )
+    return found
+
+
+def _largest(tokens: Tokens, path: Path) -> int:
+    """The largest token, seen in chunks; InputError where one is negative."""
+    largest = 0
+    for chunk in _chunks(tokens):
+        if chunk.min() < 0:
+            raise InputError(f"{path}: token {chunk.min()} is negative; tokens count from 0")
+        largest = max(largest, int(chunk.max()))
+    return largest
+
+
+def _chunks(tokens: Tokens) -> Iterator[Tokens]:
+    return (tokens[start : start + CHUNK] for start in range(0, len(tokens), CHUNK))

@@ -4,7 +4,9 @@ program.txt                                          what ran
 measured.json, predicted.json                        timelines in Weft's own form
 measured.perfetto.json, predicted.perfetto.json      the same for ui.perfetto.dev
 metrics.jsonl                                        a line for each step
+events.out.tfevents.*                                the same for TensorBoard, if installed
 summary.json                                         what --json prints
+settings.toml                                        what --config takes, from `weft train`
 """
 
 from __future__ import annotations
@@ -13,15 +15,19 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from itertools import count
 from pathlib import Path
+from types import MappingProxyType
 
 from weft.draw import to_perfetto
 from weft.errors import InputError
 from weft.notation import to_json, to_text
+from weft.train.events import can_write_events, write_events
 from weft.train.job import Outcome
+
+NOTHING: Mapping[str, str] = MappingProxyType({})
 
 
 def summary(outcome: Outcome) -> dict[str, object]:
@@ -48,14 +54,16 @@ def check_free(folder: Path) -> None:
         raise InputError(f"{folder} exists; name a folder that does not")
 
 
-def write_run(folder: Path, outcome: Outcome) -> None:
-    """Write beside the folder, then put it in its place."""
+def write_run(folder: Path, outcome: Outcome, more: Mapping[str, str] = NOTHING) -> None:
+    """Write beside the folder, then put it in its place; `more` are texts by their file's name."""
     check_free(folder)
     beside = folder.with_name(f".{folder.name}.{os.getpid()}")
     try:
         beside.mkdir(parents=True)
-        for name, text in _contents(outcome):
+        for name, text in (*_contents(outcome), *more.items()):
             (beside / name).write_text(text, encoding="utf-8")
+        if can_write_events():
+            write_events(beside, outcome.metrics)
         beside.replace(folder)
     except OSError as error:
         raise InputError(f"{folder} cannot be written: {error.strerror}") from None

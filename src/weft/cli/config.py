@@ -1,0 +1,108 @@
+"""Configuration: the options of a command as a flat TOML file, read and written.
+
+    schedule = "zbv"
+    devices = 2
+    learning-rate = 0.003
+
+A key is the name of an option, with dashes or underscores. What is typed wins over the file.
+"""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import click
+
+from weft.cli.options import Command, Decorator
+from weft.cost.checks import quoted
+from weft.cost.mapping import named
+from weft.errors import InputError
+
+KINDS: dict[type, tuple[tuple[type, ...], str]] = {
+    click.types.IntParamType: ((int,), "a whole number"),
+    click.types.FloatParamType: ((int, float), "a number"),
+    object: ((str,), "a text in quotes"),
+}
+
+
+def configured(*bundles: type) -> Decorator:
+    """Add --config: a file for the options of these bundles, where they are not typed."""
+    names = [item.name for bundle in bundles for item in fields(bundle)]
+
+    def read(context: click.Context, parameter: click.Parameter, path: Path | None) -> None:
+        if path is not None:
+            options = {one.name: one for one in context.command.params if one.name}
+            known = {name.replace("_", "-"): options[name] for name in names}
+            context.default_map = _defaults(path, known, context)
+
+    def decorate(command: Command) -> Command:
+        return click.option(
+            "--config",
+            type=Path,
+            is_eager=True,
+            expose_value=False,
+            callback=read,
+            metavar="FILE.toml",
+            help="Options from a file, by their names; those typed win.",
+        )(command)
+
+    return decorate
+
+
+def to_toml(settings: Mapping[str, str | int | float]) -> str:
+    """A file for --config."""
+    lines = (f"{key.replace('_', '-')} = {_written(value)}\n" for key, value in settings.items())
+    return "".join(lines)
+
+
+def _written(value: str | int | float) -> str:
+    """A value as TOML has it, which escapes in a text what JSON does, and DEL."""
+    if not isinstance(value, str):
+        return repr(value)
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise InputError(f"{value!a} cannot be written in UTF-8; give it another name") from None
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def _defaults(
+    path: Path, known: Mapping[str, click.Parameter], context: click.Context
+) -> dict[str, Any]:
+    """The values of a file, by the names of their options; InputError for what fits none."""
+    values: dict[str, Any] = {}
+    for key, value in _parsed(path).items():
+        try:
+            option = known.get(key.replace("_", "-")) or named(known, key, "setting")
+            _check(option, key, value, context)
+        except InputError as error:
+            raise InputError(f"{path}: {error}") from None
+        if option.name in values:
+            raise InputError(f"{path}: {quoted(key)} stands there twice; leave out one")
+        values[str(option.name)] = value
+    return values
+
+
+def _parsed(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8-sig"))
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror}") from None
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{path} is no TOML: {error}") from None
+
+
+def _check(option: click.Parameter, key: str, value: object, context: click.Context) -> None:
+    """Refuse what has the wrong type, and then what the option itself refuses."""
+    types, words = next(KINDS[kind] for kind in KINDS if isinstance(option.type, kind))
+    if isinstance(value, bool) or not isinstance(value, types):
+        raise InputError(f"{key} is {quoted(value)}; it must be {words}")
+    try:
+        option.process_value(context, value)
+    except (click.BadParameter, OverflowError) as error:
+        raise InputError(f"{key}: {error}") from None

@@ -1,0 +1,210 @@
+"""Jobs: what the options of `weft train` ask for, as settings and as the file that repeats it."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, replace
+from math import isnan
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from weft.cli.config import to_toml
+from weft.cli.options import Decorator, Sizes, count, schedule_names
+from weft.cli.requests import is_file, program_of, shape_of
+from weft.errors import InputError
+from weft.ir.program import Program
+from weft.schedules import REGISTRY
+
+if TYPE_CHECKING:
+    from weft.train import Data, Settings
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Which program was asked for."""
+
+    schedule: str
+    devices: int | None
+    microbatches: int | None
+    stages_per_device: int | None
+    variant: str
+    pipes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What was asked of the job."""
+
+    steps: int
+    seed: int
+    microbatch_size: int
+    learning_rate: float
+    dropout: float
+    layers: int
+    hidden: int
+    heads: int
+    context: int
+    data: Path | None
+    token_type: str | None
+    vocabulary: int | None
+
+
+CHOICE = (
+    click.option(
+        "--schedule",
+        default="1f1b",
+        show_default=True,
+        metavar="NAME",
+        shell_complete=schedule_names,
+        help="A schedule, or the file of a program.",
+    ),
+    count("-d", "--devices", metavar="D", help="A process for each.  [default: 4]"),
+    count("-n", "--microbatches", metavar="N", help="Of a step.  [default: 2 D]"),
+    count("-k", "--stages-per-device", metavar="K", help="[default: the least that NAME takes]"),
+    click.option("--variant", default="", help="A variant of NAME."),
+    count("--pipes", metavar="f", default=1, help="Pipes in each direction, for chimera."),
+)
+
+
+def _whole(name: str, default: int, help: str, least: int = 1) -> Decorator:
+    return count(name, metavar="N", default=default, show_default=True, least=least, help=help)
+
+
+def _share(name: str, metavar: str, default: float, help: str, **bounds: Any) -> Decorator:
+    """An option that takes a number from 0 to 1."""
+
+    def checked(context: click.Context, parameter: click.Parameter, value: float) -> float:
+        if isnan(value):
+            raise click.BadParameter(f"{value} is not in the range 0 to 1.")
+        return value
+
+    return click.option(
+        name,
+        type=click.FloatRange(0, 1, **bounds),
+        callback=checked,
+        default=default,
+        show_default=True,
+        metavar=metavar,
+        help=help,
+    )
+
+
+JOB = (
+    _whole("--steps", 50, "Steps, an update each."),
+    _whole("--seed", 0, "Of weights, batches and dropout.", least=0),
+    _whole("--microbatch-size", 4, "Sequences of a microbatch."),
+    _share("--learning-rate", "RATE", 3e-3, "At its highest.", min_open=True),
+    _share("--dropout", "SHARE", 0.0, "The same on every schedule.", max_open=True),
+    _whole("--layers", 8, "Blocks of the model; with embedding and head two more stages."),
+    _whole("--hidden", 64, "Width of the model."),
+    _whole("--heads", 4, "Of the attention."),
+    _whole("--context", 64, "Tokens of a sequence; of a text, characters."),
+    click.option(
+        "--data",
+        type=Path,
+        metavar="FILE",
+        help="A text, or tokens in .bin or .npy.  [default: Weft's own text]",
+    ),
+    click.option(
+        "--token-type",
+        metavar="uint16|uint32",
+        help="Of a .bin, little-endian.  [default: uint16]",
+    ),
+    count(
+        "--vocabulary",
+        metavar="V",
+        help="Tokens there may be.  [default: the largest in the file + 1]",
+    ),
+)
+
+
+def settings_of(choice: Choice, job: Job) -> Settings:
+    """The settings asked for."""
+    from weft.train import Settings
+
+    return Settings(
+        program=_program(choice),
+        data=_data(job),
+        steps=job.steps,
+        seed=job.seed,
+        microbatch_size=job.microbatch_size,
+        learning_rate=job.learning_rate,
+        dropout=job.dropout,
+        layers=job.layers,
+        hidden=job.hidden,
+        heads=job.heads,
+        context=job.context,
+    )
+
+
+def on_ranks(choice: Choice) -> Choice:
+    """The choice, by default with a device for each rank of this process group."""
+    import torch.distributed as dist
+
+    if choice.devices is not None or is_file(choice.schedule):
+        return choice
+    return replace(choice, devices=dist.get_world_size())
+
+
+def as_config(choice: Choice, job: Job, settings: Settings) -> str:
+    """A file that gives the same settings again, from any folder and with other defaults."""
+    asked = asdict(_settled(choice)) | asdict(_found(job, settings.data))
+    kept = {name: value for name, value in asked.items() if value is not None}
+    paths = {name: str(value) for name, value in kept.items() if isinstance(value, Path)}
+    return to_toml(kept | paths)
+
+
+def _sizes(choice: Choice) -> Sizes:
+    return Sizes(
+        choice.devices,
+        choice.microbatches,
+        choice.stages_per_device,
+        variant=choice.variant,
+        pipes=choice.pipes,
+    )
+
+
+def _program(choice: Choice) -> Program:
+    program = program_of(choice.schedule, _sizes(choice))
+    if program.period is not None or (program.actions.version >= 0).any():
+        raise InputError(
+            f"{program.name} does not flush, and asynchronous training comes later;"
+            " choose a synchronous schedule from `weft list`"
+        )
+    return program
+
+
+def _data(job: Job) -> Data:
+    from weft.train import data_of, own_text
+
+    if job.data is not None:
+        return data_of(job.data, token_type=job.token_type, vocabulary=job.vocabulary)
+    for flag, value in (("--token-type", job.token_type), ("--vocabulary", job.vocabulary)):
+        if value is not None:
+            raise InputError(f"{flag} is for tokens; name their file with --data, or leave it out")
+    return own_text()
+
+
+def _settled(choice: Choice) -> Choice:
+    """The choice, with what went by default; of a file, its place."""
+    if is_file(choice.schedule):
+        return replace(choice, schedule=str(Path(choice.schedule).absolute()))
+    shape = shape_of(REGISTRY[choice.schedule], _sizes(choice))
+    return replace(
+        choice,
+        devices=shape.devices,
+        microbatches=shape.microbatches,
+        stages_per_device=shape.stages_per_device,
+    )
+
+
+def _found(job: Job, data: Data) -> Job:
+    """The job, with what was found out about its data."""
+    from weft.train import TokenFile
+
+    if job.data is not None:
+        job = replace(job, data=job.data.absolute())
+    if isinstance(data, TokenFile):
+        job = replace(job, token_type=data.token_type, vocabulary=data.vocabulary)
+    return job

@@ -1,0 +1,64 @@
+"""The file that repeats a run: nothing left to defaults, and the same from any folder."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from weft.cli.jobs import Choice, Job, as_config, on_ranks, settings_of
+from weft.cli.train import command
+from weft.notation import to_text
+from weft.schedules import one_f_one_b
+
+
+def asked(*words: str) -> tuple[Choice, Job]:
+    """What a command line asks for."""
+    given = command.make_context("train", list(words)).params
+    values = [
+        {name: given[name] for name in bundle.__dataclass_fields__} for bundle in (Choice, Job)
+    ]
+    return Choice(**values[0]), Job(**values[1])
+
+
+def kept(*words: str) -> dict[str, Any]:
+    choice, job = asked(*words)
+    return tomllib.loads(as_config(choice, job, settings_of(choice, job)))
+
+
+def test_sizes_that_went_by_default_are_kept() -> None:
+    found = kept("--schedule", "zbv", "-d", "3")
+    assert (found["devices"], found["microbatches"], found["stages-per-device"]) == (3, 6, 2)
+    assert "data" not in found
+
+
+def test_every_option_is_a_key() -> None:
+    found = kept("--schedule", "chimera", "--pipes", "2", "--variant", "doubling", "-n", "16")
+    names = [*Choice.__dataclass_fields__, *Job.__dataclass_fields__]
+    missing = {name.replace("_", "-") for name in names} - set(found)
+    assert missing == {"data", "token-type", "vocabulary"}
+    assert (found["variant"], found["pipes"]) == ("doubling", 2)
+
+
+def test_places_are_kept_from_the_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("program.txt").write_text(to_text(one_f_one_b(devices=2, microbatches=2)))
+    Path("my.txt").write_text("to and fro " * 9)
+    found = kept("--schedule", "program.txt", "--data", "my.txt")
+    assert found["schedule"] == str(tmp_path / "program.txt")
+    assert found["data"] == str(tmp_path / "my.txt")
+    assert "devices" not in found
+
+
+def test_what_was_found_in_tokens_is_kept(tmp_path: Path) -> None:
+    np.arange(200, dtype="<u2").tofile(tmp_path / "tokens.bin")
+    found = kept("--data", str(tmp_path / "tokens.bin"))
+    assert (found["token-type"], found["vocabulary"]) == ("uint16", 200)
+
+
+def test_a_program_has_the_devices_that_its_file_says() -> None:
+    choice, _ = asked("--schedule", "program.txt")
+    assert on_ranks(choice) == choice

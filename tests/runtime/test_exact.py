@@ -170,3 +170,47 @@ def test_branches_meet() -> None:
     for name in ("gpipe", "1f1b"):
         program = REGISTRY[name].program(shape)
         assert_equal([copy.deepcopy(s) for s in stages], program, batches(8, 2))
+
+
+class Reader(nn.Module):
+    """Embeds and reads out by one weight, which a split backward meets twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.line, self.head = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH, bias=False)
+
+    def forward(self, value: Tensor) -> Tensor:
+        out: Tensor = self.head(self.line(nn.functional.linear(value, self.head.weight)))
+        return out
+
+
+def test_a_deferred_weight_that_is_used_elsewhere_too() -> None:
+    torch.manual_seed(0)
+    stages = [Reader(), Reader()]
+    assert_equal(stages, zb_h1(devices=2, microbatches=4), batches(16, 2))
+
+
+class Shift(nn.Module):
+    """A layer that says itself how its backward divides."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.shift, self.asked = nn.Parameter(torch.zeros(WIDTH)), 0
+
+    def forward(self, value: Tensor) -> Tensor:
+        return value + self.shift
+
+    def input_grad(self, value: Tensor, gradient: Tensor) -> Tensor:
+        return gradient
+
+    def weight_grad(self, value: Tensor, gradient: Tensor) -> tuple[Tensor]:
+        self.asked += 1
+        return (gradient.sum(0),)
+
+
+def test_a_layer_may_divide_its_own_backward() -> None:
+    torch.manual_seed(0)
+    layers = [Shift(), Shift()]
+    stages = [nn.Sequential(nn.Linear(WIDTH, WIDTH), layer) for layer in layers]
+    assert_equal(stages, zb_h1(devices=2, microbatches=4), batches(16, 2))
+    assert [layer.asked for layer in layers] == [8, 8]

@@ -1,102 +1,134 @@
-"""Deferred weight gradients: linear layers that record in I what W multiplies later.
+"""Deferred weight gradients: layers that record in I what W computes later.
 
-    I   the input gradient at once; (output gradient, input) onto the tape
-    W   for each entry, in order: gradient.T @ input, added to the weight's gradient
+    I   the input gradient at once; (input, output gradient) onto the tape
+    W   for each layer on the tape, in order: the gradients of its weights
 
-Every other parameter's gradient is computed in I and kept until W adds it.
+Linear layers do so, and any layer that says how by two methods of its own (`Divided`). The
+gradient of every other weight is computed in I and kept until W adds it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
+
+Grads: TypeAlias = Sequence[Tensor | None]
+
+
+@runtime_checkable
+class Divided(Protocol):
+    """A layer of one input and one output that knows the two halves of its backward."""
+
+    def input_grad(self, value: Tensor, gradient: Tensor) -> Tensor:
+        """The gradient of its input, given the input and the gradient of its output."""
+
+    def weight_grad(self, value: Tensor, gradient: Tensor) -> Grads:
+        """The gradients of its parameters, in their order."""
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """A layer at work: its forward and the halves of its backward, and what it trains."""
+
+    forward: Callable[[Tensor], Tensor]
+    input_grad: Callable[[Tensor, Tensor], Tensor]
+    weight_grad: Callable[[Tensor, Tensor], Grads]
+    weights: Sequence[nn.Parameter]
+
+    @classmethod
+    def of(cls, module: nn.Module) -> Layer | None:
+        """The layer that a module is, unless its backward stays whole."""
+        weights = [*module.parameters()]
+        if type(module) is nn.Linear:
+            passed, own = partial(_linear_input_grad, module), partial(_linear_weight_grad, module)
+            return cls(module.forward, passed, own, weights)
+        if isinstance(module, Divided):
+            return cls(module.forward, module.input_grad, module.weight_grad, weights)
+        return None
+
+    @property
+    def is_trained(self) -> bool:
+        return any(weight.requires_grad for weight in self.weights)
+
+
+def _linear_input_grad(layer: nn.Linear, value: Tensor, gradient: Tensor) -> Tensor:
+    return (gradient.flatten(0, -2) @ layer.weight).view_as(value)
+
+
+def _linear_weight_grad(layer: nn.Linear, value: Tensor, gradient: Tensor) -> Grads:
+    flat = gradient.flatten(0, -2)
+    return flat.t() @ value.flatten(0, -2), flat.sum(0)
 
 
 @dataclass(slots=True)
 class Tape:
-    """What one microbatch's I leaves for its W, by the weight it belongs to.
+    """What one microbatch's I leaves for its W.
 
     Every recording layer reads the anchor, so that asking for the anchor's gradient reaches
     them all, whatever else is asked for.
     """
 
-    products: dict[int, list[tuple[nn.Parameter, Tensor, Tensor]]] = field(default_factory=dict)
+    uses: list[tuple[Layer, Tensor, Tensor]] = field(default_factory=list)
     anchor: Tensor = field(default_factory=lambda: torch.zeros((), requires_grad=True))
 
-    def record(self, weight: nn.Parameter, gradient: Tensor, activation: Tensor) -> None:
-        entry = (weight, gradient.flatten(0, -2), activation.flatten(0, -2))
-        self.products.setdefault(id(weight), []).append(entry)
-
     @torch.no_grad()
-    def play(self) -> None:
-        """Add all recorded products; a layer used twice sums its uses first."""
-        for uses in self.products.values():
-            weight = uses[0][0]
-            total = _product(uses[0])
-            for use in uses[1:]:
-                total = total + _product(use)
-            weight.grad = total if weight.grad is None else weight.grad.add_(total)
-        self.products.clear()
+    def play(self, others: Sequence[tuple[nn.Parameter, Tensor]]) -> None:
+        """Add all gradients, and those given; several uses of a weight are summed first."""
+        total: dict[nn.Parameter, Tensor] = {}
+        for weight, grad in (*self._computed(), *others):
+            total[weight] = total[weight] + grad if weight in total else grad
+        for weight, grad in total.items():
+            weight.grad = grad if weight.grad is None else weight.grad.add_(grad)
+        self.uses.clear()
 
-
-def _product(use: tuple[nn.Parameter, Tensor, Tensor]) -> Tensor:
-    _, gradient, activation = use
-    return gradient.t() @ activation
+    def _computed(self) -> Iterator[tuple[nn.Parameter, Tensor]]:
+        for layer, value, gradient in self.uses:
+            grads = layer.weight_grad(value, gradient)
+            for weight, grad in zip(layer.weights, grads, strict=False):  # a bias may be missing
+                if grad is not None and weight.requires_grad:
+                    yield weight, grad
 
 
 class Recorder:
-    """Which tape linear layers write to while a microbatch runs."""
+    """Which tape the layers of a stage write to while a microbatch runs."""
 
     def __init__(self) -> None:
         self.tape: Tape | None = None
 
-    def attach(self, module: nn.Module) -> frozenset[int]:
-        """Let the linear layers within record; the ids of the weights they defer."""
-        deferred = set()
-        for child in module.modules():
-            if type(child) is nn.Linear and child.weight.requires_grad:
-                child.forward = partial(_forward, child, self)  # type: ignore[method-assign]
-                deferred.add(id(child.weight))
-        return frozenset(deferred)
+    def attach(self, module: nn.Module) -> bool:
+        """Let the layers within record; whether there are any."""
+        found = [(child, Layer.of(child)) for child in module.modules()]
+        for child, layer in found:
+            if layer is not None and layer.is_trained:
+                child.forward = partial(_forward, layer, self)
+        return any(layer is not None and layer.is_trained for _, layer in found)
 
 
-def _forward(layer: nn.Linear, recorder: Recorder, value: Tensor) -> Tensor:
+def _forward(layer: Layer, recorder: Recorder, value: Tensor) -> Tensor:
     if recorder.tape is None or not torch.is_grad_enabled() or value.dim() < 2:
-        return functional.linear(value, layer.weight, layer.bias)
-    out: Tensor = _Deferred.apply(  # type: ignore[no-untyped-call]
-        value, layer.weight, layer.bias, recorder.tape.anchor, recorder.tape
-    )
+        return layer.forward(value)
+    tape = recorder.tape
+    out: Tensor = _Deferred.apply(value, tape.anchor, layer, tape)  # type: ignore[no-untyped-call]
     return out
 
 
 class _Deferred(torch.autograd.Function):
-    """A linear layer whose backward computes all but the weight's gradient."""
+    """A layer whose backward computes the gradient of its input alone."""
 
     @staticmethod
-    def forward(
-        context: Any,
-        value: Tensor,
-        weight: Tensor,
-        bias: Tensor | None,
-        _anchor: Tensor,
-        tape: Tape,
-    ) -> Tensor:
-        context.save_for_backward(value, weight)
-        context.tape, context.has_bias = tape, bias is not None
-        return functional.linear(value, weight, bias)
+    def forward(context: Any, value: Tensor, _anchor: Tensor, layer: Layer, tape: Tape) -> Tensor:
+        context.save_for_backward(value)
+        context.layer, context.tape = layer, tape
+        return layer.forward(value)
 
     @staticmethod
     def backward(context: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        value, weight = context.saved_tensors
-        needs_value, needs_weight, needs_bias, *_ = context.needs_input_grad
-        if needs_weight:
-            context.tape.record(weight, gradient, value)
-        flat = gradient.flatten(0, -2)
-        passed = (flat @ weight).view_as(value) if needs_value else None
-        summed = flat.sum(0) if context.has_bias and needs_bias else None
-        return passed, None, summed, None, None
+        (value,) = context.saved_tensors
+        context.tape.uses.append((context.layer, value, gradient))
+        passed = context.layer.input_grad(value, gradient) if context.needs_input_grad[0] else None
+        return passed, None, None, None

@@ -187,24 +187,27 @@ class Pipeline:
     # building
 
     def _made(self, stages: Sequence[nn.Module]) -> dict[tuple[int, int], Stage]:
-        program, actions = self._program, self._program.actions
-        made: dict[tuple[int, int], Stage] = {}
-        for pipe, devices in enumerate(program.placement.pipes):
+        """The copies that this process holds; the first of each is the user's own module."""
+        modules: dict[tuple[int, int], nn.Module] = {}
+        for pipe, devices in enumerate(self._program.placement.pipes):
             for index, module in enumerate(stages):
-                if devices[index] not in self._world.devices:
-                    continue
-                own = module if (0, index) not in made else copy.deepcopy(module)
-                mine = actions.stage == index
-                made[pipe, index] = Stage(
-                    own,
-                    self._draw,
-                    is_first=not program.graph.predecessors[index],
-                    is_split=bool((mine & (actions.kind == Kind.I)).any()),
-                    is_recomputed=bool((mine & (actions.kind == Kind.R)).any()),
-                )
-        for (_, index), stage in made.items():
-            keyed(stage.module, self._draw, names_of(stages[index], index))
-        return made
+                if devices[index] in self._world.devices:
+                    is_first = all((other, index) not in modules for other in range(pipe))
+                    modules[pipe, index] = module if is_first else copy.deepcopy(module)
+        for (_, index), module in modules.items():
+            keyed(module, self._draw, names_of(stages[index], index))
+        return {place: self._stage(place[1], module) for place, module in modules.items()}
+
+    def _stage(self, index: int, module: nn.Module) -> Stage:
+        actions = self._program.actions
+        kinds = actions.kind[actions.stage == index]
+        return Stage(
+            module,
+            self._draw,
+            is_first=not self._program.graph.predecessors[index],
+            is_split=bool((kinds == Kind.I).any()),
+            is_recomputed=bool((kinds == Kind.R).any()),
+        )
 
     def _executors(self, program: Program, forward: Forward) -> list[Executor]:
         setting = Setting(program, self._world.transport, self._forms, forward)

@@ -54,7 +54,8 @@ class Stage:
         self._draw = draw
         self._is_recomputed = is_recomputed
         self._recorder = Recorder()
-        self._deferred = self._recorder.attach(module) if is_split else frozenset()
+        self._is_deferring = is_split and self._recorder.attach(module)
+        self._weights = [weight for weight in module.parameters() if weight.requires_grad]
         self._saved: dict[int, Saved] = {}
         self._device = next((p.device for p in module.parameters()), torch.device("cpu"))
 
@@ -83,7 +84,7 @@ class Stage:
         self, microbatch: int, gradients: Sequence[Tensor | None]
     ) -> tuple[Tensor | None, ...]:
         """Gradients of the inputs; those of the weights are added to what is there."""
-        if self._deferred:
+        if self._is_deferring:
             passed = self.input_grad(microbatch, gradients)
             self.weight_grad(microbatch)
             return passed
@@ -98,19 +99,14 @@ class Stage:
     ) -> tuple[Tensor | None, ...]:
         """Gradients of the inputs; what the weights need is kept for `weight_grad`."""
         saved = self._saved[microbatch]
-        others = [
-            weight
-            for weight in self.module.parameters()
-            if weight.requires_grad and id(weight) not in self._deferred
-        ]
         inputs = [value for value in saved.inputs if value.requires_grad]
-        wanted = [*inputs, *others, saved.tape.anchor]
+        wanted = [*inputs, *self._weights, saved.tape.anchor]
         outputs, grads = _differentiable(saved.outputs, self._all_here(gradients))
         found: Sequence[Tensor | None] = [None] * len(wanted)
         if outputs:
             found = torch.autograd.grad(outputs, wanted, grads, allow_unused=True)
         passed = iter(found[: len(inputs)])
-        kept = zip(others, found[len(inputs) : -1], strict=True)
+        kept = zip(self._weights, found[len(inputs) : -1], strict=True)
         saved.gradients = [(weight, grad) for weight, grad in kept if grad is not None]
         saved.outputs = ()
         return tuple(next(passed) if value.requires_grad else None for value in saved.inputs)
@@ -118,9 +114,7 @@ class Stage:
     def weight_grad(self, microbatch: int) -> None:
         """Add what `input_grad` kept to the gradients of the weights."""
         saved = self._saved.pop(microbatch)
-        saved.tape.play()
-        for weight, grad in saved.gradients:
-            weight.grad = grad if weight.grad is None else weight.grad.add_(grad)
+        saved.tape.play(saved.gradients)
 
     def forget(self) -> None:
         """Drop what is left of a step that did not end."""
@@ -141,7 +135,7 @@ class Stage:
         self, microbatch: int, saved: Saved, buffers: dict[str, Tensor] | None = None
     ) -> Values:
         self._draw.microbatch = microbatch
-        self._recorder.tape = saved.tape if self._deferred else None
+        self._recorder.tape = saved.tape if self._is_deferring else None
         try:
             out = (
                 self.module(*saved.inputs)

@@ -67,14 +67,9 @@ def _linear_weight_grad(layer: nn.Linear, value: Tensor, gradient: Tensor) -> Gr
 
 @dataclass(slots=True)
 class Tape:
-    """What one microbatch's I leaves for its W.
-
-    Every recording layer reads the anchor, so that asking for the anchor's gradient reaches
-    them all, whatever else is asked for.
-    """
+    """What one microbatch's I leaves for its W."""
 
     uses: list[tuple[Layer, Tensor, Tensor]] = field(default_factory=list)
-    anchor: Tensor = field(default_factory=lambda: torch.zeros((), requires_grad=True))
 
     @torch.no_grad()
     def play(self, others: Sequence[tuple[nn.Parameter, Tensor]]) -> None:
@@ -95,10 +90,15 @@ class Tape:
 
 
 class Recorder:
-    """Which tape the layers of a stage write to while a microbatch runs."""
+    """Which tape the layers of a stage write to while a microbatch runs.
+
+    Every recording layer reads the anchor, so that asking for the anchor's gradient reaches
+    them all, whatever else is asked for.
+    """
 
     def __init__(self) -> None:
         self.tape: Tape | None = None
+        self.anchor = torch.zeros((), requires_grad=True)
 
     def attach(self, module: nn.Module) -> bool:
         """Let the layers within record; whether there are any."""
@@ -112,8 +112,9 @@ class Recorder:
 def _forward(layer: Layer, recorder: Recorder, value: Tensor) -> Tensor:
     if recorder.tape is None or not torch.is_grad_enabled() or value.dim() < 2:
         return layer.forward(value)
-    tape = recorder.tape
-    out: Tensor = _Deferred.apply(value, tape.anchor, layer, tape)  # type: ignore[no-untyped-call]
+    out: Tensor = _Deferred.apply(  # type: ignore[no-untyped-call]
+        value, recorder.anchor, layer, recorder.tape
+    )
     return out
 
 

@@ -11,13 +11,14 @@ dies or leaves is noticed at once, and a wait that takes too long ends with what
 
 from __future__ import annotations
 
+import os
 import select
 import socket
 import struct
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from enum import IntEnum
 
@@ -26,6 +27,7 @@ from weft.errors import RankError
 FRAME = struct.Struct("<BI")  # kind, bytes that follow
 CHUNK, MOST_FILES = 1 << 16, 64
 SLICE = 1.0  # seconds between two looks at the clock
+BRIEF = 1e-4  # seconds of a wait in which this rank does not sleep
 
 Handler = Callable[[int, bytes], None]
 
@@ -168,9 +170,7 @@ class Mesh:
         """Wait until something is so that depends on some ranks."""
         began = time.monotonic()
         try:
-            for source in sources:
-                if source in self._open:
-                    self.hear(source)
+            self._listen(is_done, began + BRIEF, sources)
             while not is_done():
                 if gone := self._left.intersection(sources):
                     raise RankError(f"device {min(gone)} has left")
@@ -179,6 +179,15 @@ class Mesh:
                 self.pump(SLICE if self.deadline is None else min(SLICE, self.deadline))
         except RankError as error:
             raise self.blamed(error, what()) from None
+
+    def _listen(self, is_done: Callable[[], bool], until: float, sources: Iterable[int]) -> None:
+        """Look again and again for a moment: sleeping and waking takes longer than most waits."""
+        while not is_done() and self._open.issuperset(sources):
+            for source in sources:
+                self.hear(source)
+            if time.monotonic() > until:
+                return
+            os.sched_yield()
 
     def blamed(self, cause: object, what: str) -> RankError:
         """Why a wait ended, and what it was for."""

@@ -100,7 +100,7 @@ class Stage:
         """Gradients of the inputs; what the weights need is kept for `weight_grad`."""
         saved = self._saved[microbatch]
         inputs = [value for value in saved.inputs if value.requires_grad]
-        wanted = [*inputs, *self._weights, saved.tape.anchor]
+        wanted = [*inputs, *self._weights, self._recorder.anchor]
         outputs, grads = _differentiable(saved.outputs, self._all_here(gradients))
         found: Sequence[Tensor | None] = [None] * len(wanted)
         if outputs:

@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import pytest
 import torch
 from torch import Tensor, nn
 
+from tests.runtime.exactness import differences
 from tests.runtime.models import WIDTH, batches, is_same, layers, squared
 from weft.ir.graph import Graph
 from weft.ir.program import Program
 from weft.lower import recompute, recompute_early
 from weft.lower import split as split_backward
-from weft.runtime import Pipeline, Reference, split
+from weft.runtime import Reference, split
 from weft.schedules import REGISTRY, Schedule, Shape, gpipe, one_f_one_b, zb_h1
 
 SYNCHRONOUS = [schedule for schedule in REGISTRY if not schedule.is_asynchronous]
-
-
-def adam(named: Iterable[tuple[str, nn.Parameter]]) -> torch.optim.Optimizer:
-    return torch.optim.AdamW([parameter for _, parameter in named], lr=1e-2)
 
 
 def assert_equal(
@@ -30,20 +27,7 @@ def assert_equal(
     data: list[tuple[Tensor, Tensor]],
     **settings: object,
 ) -> None:
-    """Train the stages by the program and copies of them by the reference; all must agree."""
-    copies = [copy.deepcopy(stage) for stage in stages]
-    settings = {"loss": squared, "optimizer": adam, "seed": 3, **settings}
-    weights = settings.pop("weights", None)
-    pipeline = Pipeline(stages, program, **settings)  # type: ignore[arg-type]
-    reference = Reference(copies, program, **settings)  # type: ignore[arg-type]
-    for batch, target in data:
-        loss = pipeline.step(batch, target, weights=weights).loss  # type: ignore[arg-type]
-        assert torch.equal(loss, reference.step(batch, target, weights=weights))  # type: ignore[arg-type]
-    for (_, index), module in pipeline.modules.items():
-        for mine, theirs in zip(
-            module.state_dict().values(), copies[index].state_dict().values(), strict=True
-        ):
-            assert torch.equal(mine, theirs)
+    assert differences(stages, program, data, **settings) == []
 
 
 def program_of(schedule: Schedule, devices: int, variant: str) -> Program:

@@ -45,6 +45,5 @@ def test_when_one_rank_fails_all_say_why(tmp_path: Path) -> None:
     said = fail_on_one(one_f_one_b(devices=3, microbatches=6), tmp_path)
     assert said[2] == "device 2 failed at 2F2: out of luck"
     for device, words in enumerate(said[:2]):
-        next_one = device + 1
-        waited = rf"; device {device} was waiting for {next_one}B\d of device {next_one}"
+        waited = rf"; device {device} was waiting for \d[FB]\d of device \d"
         assert re.fullmatch(re.escape(said[2]) + waited, words)

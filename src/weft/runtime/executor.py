@@ -107,7 +107,7 @@ class Executor:
             stage.forget()
 
     def run(self, recording: Recording, tell: Callable[[dict[int, Tensor]], None]) -> None:
-        """Run the whole lane; `tell` hears the losses as soon as the last of them is known."""
+        """Run the whole lane; `tell` hears the losses once they are known."""
         start, end, now = recording.start, recording.end, recording.now
         due = self._losses_due
         row = -1
@@ -118,13 +118,20 @@ class Executor:
                 step.run()
                 end[row] = now()
                 step.send()
-                if due and len(self.losses) == due:
+                if due and len(self.losses) == due and not self._is_late:
                     due = 0
                     tell(self.losses)
         except WeftError:
             raise
         except Exception as error:
             raise self._blamed(row, error) from error
+        if due:
+            tell(self.losses)
+
+    @property
+    def _is_late(self) -> bool:
+        """Whether looking at a loss would wait for a device's queue."""
+        return any(loss.is_cuda for loss in self.losses.values())
 
     def run_ready(self, recording: Recording, position: int, waiting: Loopback) -> int:
         """Run from a position on until a step has to wait; where that is."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
 
 import torch
 from torch import Tensor, nn
@@ -92,25 +93,30 @@ class Gradients:
     def _norms(self) -> Tensor:
         """The norm of every parameter that has a gradient, on whichever rank."""
         names = [
-            End(stage, name)
+            (End(stage, name), weight.dtype)
             for stage, module in enumerate(self._stages)
-            for name, _ in module.named_parameters()
+            for name, weight in module.named_parameters()
         ]
-        places = {end: place for place, end in enumerate(names)}
         norms, is_there = torch.zeros(2, len(names), dtype=torch.float64)
-        dtype = torch.float32
+        places = {end: place for place, (end, _) in enumerate(names)}
         for (pipe, stage), copy in self._copies.items():
-            for name, parameter in copy.module.named_parameters():
-                end = End(stage, name)
-                if pipe == 0 and parameter.grad is not None and end not in self._repeated:
-                    norms[places[end]] = torch.linalg.vector_norm(parameter.grad)
-                    is_there[places[end]] = 1
-        for module in self._stages:
-            for parameter in module.parameters():
-                dtype = torch.promote_types(dtype, parameter.dtype)
+            if pipe == 0:
+                for end, norm in self._norms_of(stage, copy.module).items():
+                    norms[places[end]], is_there[places[end]] = norm, 1
         shares = torch.stack([norms, is_there])
         everywhere = self._world.total(shares, "the norms of the gradients")
+        dtype = reduce(torch.promote_types, (dtype for _, dtype in names))
         return everywhere[0][everywhere[1] != 0].to(dtype)
+
+    def _norms_of(self, stage: int, module: nn.Module) -> dict[End, float]:
+        """Those of one stage, fetched together; a tied weight counts at its first end."""
+        found = {
+            End(stage, name): torch.linalg.vector_norm(weight.grad)
+            for name, weight in module.named_parameters()
+            if weight.grad is not None and End(stage, name) not in self._repeated
+        }
+        norms = torch.stack([*found.values()]).tolist() if found else []
+        return dict(zip(found, norms, strict=True))
 
 
 class _Exchange:

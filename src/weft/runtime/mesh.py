@@ -124,6 +124,7 @@ class Mesh:
             try:
                 peer.settimeout(SLICE)
                 peer.sendall(bytes(self._unsent[other]) + frame)
+                peer.setblocking(False)
             except OSError:
                 continue  # gone already
 
@@ -233,8 +234,8 @@ class Mesh:
             self._poll.modify(self._peers[other], select.POLLIN)
 
     def _on_failed(self, _: int, text: bytes) -> None:
-        self._failure = self._failure or text.decode()
-        raise RankError(self._failure)
+        self.fail(text.decode())  # passed on, so that nobody hears of this rank's end before
+        self.check()
 
     def _end(self, other: int) -> None:
         """A socket has ended: in good order, or the rank has died."""

@@ -8,16 +8,25 @@ import pytest
 import torch
 from torch import nn
 
-from tests.runtime.models import WIDTH, Faulty, batches, is_same, layers, squared
+from tests.runtime.models import (
+    WIDTH,
+    Faulty,
+    batches,
+    is_same,
+    layers,
+    linear,
+    plain_descent,
+    squared,
+)
 from weft.errors import InputError, ProgramError, WeftError
 from weft.ir.actions import Action
 from weft.ir.kinds import Kind
 from weft.ir.placement import Placement
 from weft.ir.program import Program
-from weft.runtime import Pipeline, split
+from weft.runtime import Pipeline, Reference, split
 from weft.runtime.randomness import Draw
 from weft.runtime.stage import Stage
-from weft.schedules import chimera, gpipe, one_f_one_b, pipedream, zb_h1
+from weft.schedules import chimera, gpipe, one_f_one_b, pipedream
 
 
 def test_two_batches_accumulate_exactly() -> None:
@@ -166,12 +175,18 @@ def test_what_cannot_run_is_refused_before_anything_runs() -> None:
 
 
 def test_a_step_that_fails_leaves_nothing_behind() -> None:
-    program = zb_h1(devices=2, microbatches=4)
-    pipeline = Pipeline([nn.Linear(WIDTH, WIDTH), Faulty()], program, loss=squared)
+    """The next one is as if it had not been, though some gradients had been added."""
+    program = one_f_one_b(devices=2, microbatches=4)
+    stages = [*linear(1), Faulty()]
+    pipeline = Pipeline(stages, program, loss=squared, optimizer=plain_descent)
     ((batch, target),) = batches(8, 1)
     with pytest.raises(WeftError, match="device 1 failed at 1F2: out of luck"):
         pipeline.step(batch, target)
+    copies = copy.deepcopy(stages)
     pipeline.step(batch, target)
+    Reference(copies, program, loss=squared, optimizer=plain_descent).step(batch, target)
+    for mine, theirs in zip(stages[0].parameters(), copies[0].parameters(), strict=True):
+        assert torch.equal(mine, theirs)
 
 
 def test_evaluation_touches_nothing() -> None:

@@ -172,6 +172,18 @@ MODELS = {
 }
 
 
+class Norm(nn.Module):
+    """A layer with a buffer that every forward changes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.line, self.norm = nn.Linear(WIDTH, WIDTH), nn.BatchNorm1d(WIDTH)
+
+    def forward(self, value: Tensor) -> Tensor:
+        out: Tensor = self.norm(self.line(value))
+        return out
+
+
 class Faulty(nn.Module):
     """Fails in its third forward."""
 

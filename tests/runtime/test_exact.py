@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from tests.runtime.exactness import differences
-from tests.runtime.models import WIDTH, batches, is_same, layers, squared
+from tests.runtime.models import WIDTH, Norm, batches, is_same, layers, squared
+from tests.runtime.programs import newest_first
 from weft.ir.graph import Graph
 from weft.ir.program import Program
 from weft.lower import recompute, recompute_early
@@ -79,14 +80,7 @@ def test_another_order_would_differ() -> None:
     first = Reference(split(whole, stages=2), gpipe(devices=2, microbatches=16), loss=squared)
     other_layers = copy.deepcopy(whole)
     program = gpipe(devices=2, microbatches=16)
-    last = program.microbatches - 1
-    turned = program.with_lanes(
-        {
-            lane: actions.replace(microbatch=last - actions.microbatch)
-            for lane, actions in program.contents().items()
-        }
-    )
-    second = Reference(split(other_layers, stages=2), turned, loss=squared)
+    second = Reference(split(other_layers, stages=2), newest_first(program), loss=squared)
     for batch, target in data:
         first.step(batch, target)
         second.step(batch, target)
@@ -98,18 +92,6 @@ def test_another_order_would_differ() -> None:
 def test_passes_change_no_bit(change: object) -> None:
     program = change(one_f_one_b(devices=4, microbatches=8))  # type: ignore[operator]
     assert_equal(split(layers(4), stages=4), program, batches(23, 3), clip=0.5)
-
-
-class Norm(nn.Module):
-    """A layer with a buffer that every forward changes."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.line, self.norm = nn.Linear(WIDTH, WIDTH), nn.BatchNorm1d(WIDTH)
-
-    def forward(self, value: Tensor) -> Tensor:
-        out: Tensor = self.norm(self.line(value))
-        return out
 
 
 def test_recomputation_touches_no_buffer() -> None:

@@ -59,7 +59,7 @@ def said(pipeline: Pipeline, step: int = 0) -> str:
     return "nothing"
 
 
-def waited(device: int, token: str, other: int) -> str:
+def waited(device: int, token: str, other: int | str) -> str:
     return rf"device {device} was waiting for {token} of device {other}"
 
 

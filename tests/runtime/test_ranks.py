@@ -5,23 +5,12 @@ from __future__ import annotations
 import pytest
 
 from tests.runtime.exactness import differences_of
+from tests.runtime.programs import newest_first
 from tests.runtime.ranks import run
 from weft.ir.program import Program
 from weft.schedules import chimera, dualpipev, gpipe, interleaved_1f1b, one_f_one_b, zb_h1, zbv
 
 TRANSPORTS = ("shared", "gloo")
-
-
-def newest_first(devices: int) -> Program:
-    """A user's own order: 1F1B with the microbatches reversed."""
-    program = one_f_one_b(devices=devices, microbatches=2 * devices)
-    last = program.microbatches - 1
-    return program.with_lanes(
-        {
-            lane: actions.replace(microbatch=last - actions.microbatch)
-            for lane, actions in program.contents().items()
-        }
-    )
 
 
 def train(cases: list[tuple[str, Program]], transport: str) -> dict[str, list[str]]:
@@ -44,7 +33,7 @@ def test_schedules(devices: int, transport: str) -> None:
         chimera(**shape),
         zbv(**shape),
         dualpipev(**shape),
-        newest_first(devices),
+        newest_first(one_f_one_b(**shape)),
     ]
     cases = [("layers", program) for program in programs]
     assert run(devices, train, cases, transport) == [{}] * devices

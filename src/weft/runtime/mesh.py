@@ -27,7 +27,7 @@ from weft.errors import RankError
 FRAME = struct.Struct("<BI")  # kind, bytes that follow
 CHUNK, MOST_FILES = 1 << 16, 64
 SLICE = 1.0  # seconds between two looks at the clock
-BRIEF = 1e-4  # seconds of a wait in which this rank does not sleep
+BRIEF = 2e-4  # seconds of a wait in which this rank does not sleep
 
 Handler = Callable[[int, bytes], None]
 
@@ -167,7 +167,7 @@ class Mesh:
             if events & ~select.POLLOUT:
                 self.hear(other)
 
-    def wait(self, is_done: Callable[[], bool], what: Callable[[], str], *sources: int) -> None:
+    def wait(self, is_done: Callable[[], object], what: Callable[[], str], *sources: int) -> None:
         """Wait until something is so that depends on some ranks."""
         began = time.monotonic()
         try:
@@ -181,7 +181,7 @@ class Mesh:
         except RankError as error:
             raise self.blamed(error, what()) from None
 
-    def _listen(self, is_done: Callable[[], bool], until: float, sources: Iterable[int]) -> None:
+    def _listen(self, is_done: Callable[[], object], until: float, sources: Iterable[int]) -> None:
         """Look again and again for a moment: sleeping and waking takes longer than most waits."""
         while not is_done() and self._open.issuperset(sources):
             for source in sources:

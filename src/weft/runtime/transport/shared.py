@@ -175,12 +175,11 @@ class Shared:
 
     def _introduce(self, destination: int, block: Block, parcel: Parcel) -> None:
         """Tell of a parcel in this block for the first time, with the block's file if it is new."""
-        if block.told:
-            self._mesh.tell(destination, Record.DATA, parcel.told(block, is_new=False))
-        else:
-            told = parcel.told(block, is_new=True)
-            self._mesh.give(destination, Record.DATA, told, block.file)
+        is_new = not block.told
+        if is_new:
+            self._mesh.give(destination, block.file)
             os.close(block.file)
+        self._mesh.tell(destination, Record.DATA, parcel.told(block, is_new=is_new))
         block.told[parcel] = parcel.told(block, is_new=False)
 
     def _make_room(self, route: Route) -> None:

@@ -76,10 +76,12 @@ def meet() -> Met:
         while len(met) < len(lanes) * (ranks - 1):
             lane, other, peer = _accepted(listener, mine.token)
             met[lane, other] = peer
-    records, files = (
-        {o: met[one, o] for one, o in sorted(met) if one == lane} for lane in range(2)
-    )
-    return Met(Mesh(rank, records, files), is_one_host)
+    return Met(Mesh(rank, _of(RECORDS, met), _of(FILES, met)), is_one_host)
+
+
+def _of(lane: int, met: Mapping[tuple[int, int], socket.socket]) -> dict[int, socket.socket]:
+    """The connections of one lane, by rank."""
+    return {other: met[one, other] for one, other in sorted(met) if one == lane}
 
 
 def _host() -> str:

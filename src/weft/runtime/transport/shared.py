@@ -3,8 +3,8 @@
     sender     copies the values into a free block, tells the receiver where they lie
     receiver   copies them out when it waits anyway, and gives credit for the block
 
-Nobody waits for the other: a sender goes on as soon as its copy is made, up to `window` messages
-for each receiver. Blocks have no name in any file system and vanish with the last process.
+Nobody waits for the other: a sender goes on as soon as its copy is made, up to a window of
+messages for each receiver. Blocks have no name in any file system and vanish with the last process.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ from weft.runtime.message import (
     read,
     written,
 )
+from weft.runtime.window import Windows
 
 PAGE, ALIGNMENT = 4096, 64
 HEAD = struct.Struct("<iq?")  # number and size of the block; whether its file comes along
@@ -105,9 +106,8 @@ class Block:
 class Shared:
     """Messages through blocks of shared memory, told over the mesh."""
 
-    def __init__(self, mesh: Mesh, *, window: int) -> None:
-        self._mesh = mesh
-        self._window, self._flush = window, max(1, window // 2)
+    def __init__(self, mesh: Mesh, windows: Windows) -> None:
+        self._mesh, self._windows = mesh, windows
         self._free: dict[tuple[int, int], list[Block]] = defaultdict(list)
         self._used: dict[int, deque[Block]] = defaultdict(deque)  # by receiver, oldest first
         self._blocks = 0
@@ -119,7 +119,8 @@ class Shared:
         mesh.handle(Record.CREDIT, self._on_credit)
 
     def sender(self, route: Route, forms: Forms) -> Send:
-        destination, used, window = route.destination, self._used[route.destination], self._window
+        destination, used = route.destination, self._used[route.destination]
+        window = self._windows[route.source, destination]
         mesh, last = self._mesh, self._parcel(route, ())
 
         def send(values: Values) -> None:
@@ -184,7 +185,8 @@ class Shared:
 
     def _make_room(self, route: Route) -> None:
         """Wait for credit; what arrives meanwhile is taken, so that no two ranks lock up."""
-        used, window = self._used[route.destination], self._window
+        used = self._used[route.destination]
+        window = self._windows[route.source, route.destination]
         self._mesh.wait(
             lambda: len(used) < window,
             lambda: f"device {route.destination} to read what was sent before {route.action}",
@@ -196,7 +198,7 @@ class Shared:
         arrived, views = known if known is not None else self._opened(source, content)
         arrived.append([None if view is None else view.clone() for view in views])
         self._owed[source] += 1
-        if self._owed[source] >= self._flush:
+        if 2 * self._owed[source] >= self._windows[source, self._mesh.rank]:
             self._give_credit(source)
 
     def _opened(self, source: int, content: bytes) -> tuple[deque[Values], Values]:

@@ -3,7 +3,7 @@
 One group for each direction, so that a late activation never holds up a gradient; on GPUs one
 for each pair of neighbours and direction, as a communicator runs one transfer at a time. Receives
 are posted in the order in which the other end sends, a few ahead of need; sends go on in the
-background and are waited for oldest first, `window` of them for each channel at most.
+background and are waited for oldest first, a window of them for each channel at most.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ from weft.runtime.message import (
     read,
     written,
 )
+from weft.runtime.window import Windows
 
 AHEAD = 4  # receives of a channel that are posted before they are needed
 MOST_VALUES = 64  # of a message
@@ -66,9 +67,15 @@ class Grouped:
     """Messages through process groups."""
 
     def __init__(
-        self, mesh: Mesh, groups: Groups, *, program: Program, device: torch.device, window: int
+        self,
+        mesh: Mesh,
+        groups: Groups,
+        *,
+        program: Program,
+        device: torch.device,
+        windows: Windows,
     ) -> None:
-        self._mesh, self._groups, self._device, self._window = mesh, groups, device, window
+        self._mesh, self._groups, self._device, self._windows = mesh, groups, device, windows
         self._microbatches = max(program.microbatches, program.placement.table.size)
         self._sent: dict[Channel, deque[Sent]] = defaultdict(deque)
         self._forms: dict[Message, Forms] = {}
@@ -82,6 +89,7 @@ class Grouped:
         message, destination = route.message, route.destination
         self._forms[message] = forms
         queue = self._sent[destination, message.direction]
+        window = self._windows[route.source, destination]
 
         def send(values: Values) -> None:
             self._unsent.pop(message, None)
@@ -90,7 +98,7 @@ class Grouped:
                 known = layout_of(values)
                 self._mesh.tell(destination, Record.HEADER, named(message) + written(known))
             self._send(route, known, values)
-            while len(queue) > self._window * max(1, len(values)):
+            while len(queue) > window * max(1, len(values)):
                 self._finish_sent(queue.popleft())
 
         return send

@@ -64,5 +64,5 @@ def test_who_leaves_without_telling_is_named() -> None:
     with meshes(2) as (teller, reader):
         reading = Ledger(reader, (0,))
         teller.close()
-        with pytest.raises(RankError, match="device 0 has left; .* for the losses of device 0"):
+        with pytest.raises(RankError, match=r"device 0 has left; .* for the losses of device 0"):
             reading.wait(reading.open(0, 1))

@@ -135,7 +135,7 @@ def test_a_failure_is_told_to_all_and_ends_all_later_waits() -> None:
             with pytest.raises(RankError, match=re.escape("out of luck; device")):
                 mesh.wait(lambda: False, lambda: "news", 0)
         for mesh in (one, two, three):
-            with pytest.raises(RankError, match="^out of luck$"):
+            with pytest.raises(RankError, match=r"^out of luck$"):
                 mesh.check()
 
 

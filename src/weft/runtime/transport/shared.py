@@ -17,6 +17,7 @@ from collections import defaultdict, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -43,6 +44,11 @@ from weft.runtime.window import Windows
 PAGE, ALIGNMENT = 4096, 64
 HEAD = struct.Struct("<iq?")  # number and size of the block; whether its file comes along
 COUNT = struct.Struct("<I")
+KEPT = 1 << 10  # of what is worked out once for a block: shapes may change for ever
+KNOWN = 1 << 14  # of what is worked out once for all blocks
+
+Key = TypeVar("Key")
+Kept = TypeVar("Kept")
 
 
 @dataclass(eq=False, slots=True)
@@ -69,6 +75,7 @@ class Block:
     size: int
     file: int
     content: Tensor
+    is_given: bool = False  # whether the receiver has its file
     views: dict[Layout, list[Tensor | None]] = field(default_factory=dict)
     told: dict[Parcel, bytes] = field(default_factory=dict)
 
@@ -93,7 +100,7 @@ class Block:
         if found is None:
             _, places = _laid_out(layout)
             found = [self._view(*pair) for pair in zip(places, layout, strict=True)]
-            self.views[layout] = found
+            _keep(self.views, KEPT, layout, found)
         return found
 
     def _view(self, place: int, form: Form | None) -> Tensor | None:
@@ -176,12 +183,12 @@ class Shared:
 
     def _introduce(self, destination: int, block: Block, parcel: Parcel) -> None:
         """Tell of a parcel in this block for the first time, with the block's file if it is new."""
-        is_new = not block.told
+        is_new, block.is_given = not block.is_given, True
         if is_new:
             self._mesh.give(destination, block.file)
             os.close(block.file)
         self._mesh.tell(destination, Record.DATA, parcel.told(block, is_new=is_new))
-        block.told[parcel] = parcel.told(block, is_new=False)
+        _keep(block.told, KEPT, parcel, parcel.told(block, is_new=False))
 
     def _make_room(self, route: Route) -> None:
         """Wait for credit; what arrives meanwhile is taken, so that no two ranks lock up."""
@@ -209,7 +216,7 @@ class Shared:
         views = self._seen[source, number].values(read(content[NAME.size + HEAD.size :]))
         found = self._arrived[name_in(content)], views
         if not is_new:
-            self._known[source, content] = found
+            _keep(self._known, KNOWN, (source, content), found)
         return found
 
     def _give_credit(self, source: int) -> None:
@@ -222,6 +229,13 @@ class Shared:
         for _ in range(COUNT.unpack(content)[0]):
             block = used.popleft()
             self._free[destination, block.size].append(block)
+
+
+def _keep(kept: dict[Key, Kept], most: int, key: Key, value: Kept) -> None:
+    """Remember something, and forget all else where that is too much."""
+    if len(kept) >= most:
+        kept.clear()
+    kept[key] = value
 
 
 def _mapped(file: int, size: int) -> Tensor:

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from weft.errors import InputError
 from weft.ir.program import Program
+from weft.runtime.agreement import refuse_different
 from weft.runtime.clock import lag
 from weft.runtime.ledger import Ledger
 from weft.runtime.mesh import Mesh
@@ -89,6 +90,7 @@ class Ranks:
         self._mesh = met.mesh
         self.devices = range(met.mesh.rank, met.mesh.rank + 1)
         chosen = _chosen(carrier, met.is_one_host, device)
+        refuse_different(self.gather(chosen.encode(), "transports"), "transports")
         windows = windows_of(program, least=depth)
         self.transport = _transport(chosen, met.mesh, program, device, windows)
         self.ledger = Ledger(met.mesh, _last_devices(program))

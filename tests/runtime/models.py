@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -12,7 +12,7 @@ from torch.nn import functional
 WIDTH = 8
 VOCABULARY = 11
 
-Data: TypeAlias = list[tuple[Tensor, Tensor]]
+Data: TypeAlias = list[tuple[Any, Any]]
 
 
 # losses, optimizers, comparisons

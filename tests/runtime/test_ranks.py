@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 
 from tests.runtime.exactness import differences_of
 from tests.runtime.programs import newest_first
 from tests.runtime.ranks import run
 from weft.ir.program import Program
-from weft.schedules import chimera, dualpipev, gpipe, interleaved_1f1b, one_f_one_b, zb_h1, zbv
+from weft.schedules import REGISTRY, Shape, chimera, one_f_one_b, zb_h1, zbv
 
 TRANSPORTS = ("shared", "gloo")
 
@@ -22,20 +24,21 @@ def train(cases: list[tuple[str, Program]], transport: str) -> dict[str, list[st
     }
 
 
+def every_program(devices: int) -> Iterator[Program]:
+    """Of every schedule that flushes, and a user's own order."""
+    shape = {"devices": devices, "microbatches": 2 * devices}
+    for schedule in REGISTRY:
+        if not schedule.is_asynchronous:
+            least, most = schedule.stages_per_device
+            yield schedule.program(Shape(stages_per_device=least if most else 2, **shape))
+    yield newest_first(one_f_one_b(**shape))
+
+
 @pytest.mark.parametrize("transport", TRANSPORTS)
 @pytest.mark.parametrize("devices", [2, 4])
-def test_schedules(devices: int, transport: str) -> None:
-    shape = {"devices": devices, "microbatches": 2 * devices}
-    programs = [
-        gpipe(**shape),
-        one_f_one_b(**shape),
-        interleaved_1f1b(stages_per_device=2, **shape),
-        chimera(**shape),
-        zbv(**shape),
-        dualpipev(**shape),
-        newest_first(one_f_one_b(**shape)),
-    ]
-    cases = [("layers", program) for program in programs]
+def test_every_schedule(devices: int, transport: str) -> None:
+    cases = [("layers", program) for program in every_program(devices)]
+    assert len(cases) > 15
     assert run(devices, train, cases, transport) == [{}] * devices
 
 

@@ -50,7 +50,7 @@ class Ledger:
         self._drop(run)
         return page
 
-    def tell(self, run: int, losses: Mapping[int, Tensor]) -> None:
+    def tell(self, run: int, losses: Mapping[int, Tensor | float]) -> None:
         """Enter losses that were computed here, and tell every other rank."""
         page = self._runs[run]
         found = {microbatch: float(loss) for microbatch, loss in losses.items()}

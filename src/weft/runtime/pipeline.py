@@ -38,6 +38,7 @@ from weft.runtime.agreement import (
 from weft.runtime.batch import Data, checksum, cut, weights_of
 from weft.runtime.clock import Recording
 from weft.runtime.executor import Executor, Forward, Setting
+from weft.runtime.executor import Losses as StepLosses
 from weft.runtime.forms import StageForms
 from weft.runtime.gradients import Gradients
 from weft.runtime.ledger import Ledger, Losses
@@ -276,7 +277,7 @@ class Pipeline:
         self,
         executors: Sequence[Executor],
         recording: Recording,
-        tell: Callable[[dict[int, Tensor]], None],
+        tell: Callable[[StepLosses], None],
     ) -> None:
         """Run every lane that is this process's, and tell the losses."""
         if isinstance(self._world.transport, Loopback):

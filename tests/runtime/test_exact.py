@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from tests.runtime.exactness import differences
 from tests.runtime.models import WIDTH, Norm, batches, is_same, layers, squared
 from tests.runtime.programs import newest_first
-from weft.ir.graph import Graph
 from weft.ir.program import Program
 from weft.lower import recompute, recompute_early
 from weft.lower import split as split_backward
@@ -117,25 +116,6 @@ def test_weights_of_microbatches() -> None:
     program = one_f_one_b(devices=2, microbatches=4)
     weights = [0.1, 0.2, 0.3, 0.4]
     assert_equal(split(layers(2), stages=2), program, batches(8, 2), weights=weights)
-
-
-class Join(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.line = nn.Linear(2 * WIDTH, WIDTH)
-
-    def forward(self, one: Tensor, other: Tensor) -> Tensor:
-        out: Tensor = self.line(torch.cat([one, other], dim=-1))
-        return out
-
-
-def test_branches_meet() -> None:
-    torch.manual_seed(0)
-    stages: list[nn.Module] = [*(nn.Linear(WIDTH, WIDTH) for _ in range(4)), Join()]
-    shape = Shape.of_graph(Graph.two_tower(2), microbatches=4)
-    for name in ("gpipe", "1f1b"):
-        program = REGISTRY[name].program(shape)
-        assert_equal([copy.deepcopy(s) for s in stages], program, batches(8, 2))
 
 
 class Reader(nn.Module):

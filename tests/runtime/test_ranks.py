@@ -26,12 +26,12 @@ def train(cases: list[tuple[str, Program]], transport: str) -> dict[str, list[st
 
 def every_program(devices: int) -> Iterator[Program]:
     """Of every schedule that flushes, and a user's own order."""
-    shape = {"devices": devices, "microbatches": 2 * devices}
+    shape = Shape(devices=devices, microbatches=2 * devices)
     for schedule in REGISTRY:
         if not schedule.is_asynchronous:
             least, most = schedule.stages_per_device
-            yield schedule.program(Shape(stages_per_device=least if most else 2, **shape))
-    yield newest_first(one_f_one_b(**shape))
+            yield schedule.program(shape.but(stages_per_device=least if most else 2))
+    yield newest_first(one_f_one_b(devices=devices, microbatches=2 * devices))
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)

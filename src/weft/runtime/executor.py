@@ -20,7 +20,7 @@ from weft.notation import token
 from weft.runtime import steps
 from weft.runtime.clock import Recording
 from weft.runtime.forms import StageForms
-from weft.runtime.message import Message, Receive, Route, Send
+from weft.runtime.message import Message, Receive, Route, Send, Values
 from weft.runtime.stage import Stage
 from weft.runtime.transport import Transport
 from weft.runtime.transport.loopback import Loopback
@@ -206,13 +206,15 @@ class Executor:
     ) -> tuple[list[Receive], list[Send]]:
         """Calls that get what a stage reads and hand on what it writes, edge by edge."""
         takes, puts = [], []
-        for edge, ends in enumerate(self._setting.program.graph.edges):
+        graph = self._setting.program.graph
+        for edge, ends in enumerate(graph.edges):
             source, destination = ends if direction is Direction.ACTIVATION else ends[::-1]
             message = Message(edge, direction, microbatch)
             if destination == stage:
                 takes.append(self._take(message))
             if source == stage:
-                puts.append(self._put(message))
+                is_read = direction is Direction.ACTIVATION or graph.stages[destination].is_learning
+                puts.append(self._put(message) if is_read else _drop)
         return takes, puts
 
     def _take(self, message: Message) -> Receive:
@@ -228,6 +230,10 @@ class Executor:
             return self._local.sender(route, forms)
         self.outgoing.append(route)
         return self._setting.transport.sender(route, forms)
+
+
+def _drop(values: Values) -> None:
+    """The gradient of what does not learn, which nobody reads."""
 
 
 def _producers(program: Program) -> dict[tuple[Direction, int, int], int]:

@@ -11,7 +11,7 @@ from torch import nn
 
 from tests.runtime.models import WIDTH, batches, likelihood, linear, squared, tied
 from tests.runtime.ranks import run
-from weft.errors import Disagreement
+from weft.errors import Disagreement, InputError
 from weft.runtime import Pipeline
 from weft.schedules import chimera, gpipe, one_f_one_b
 
@@ -81,6 +81,20 @@ def test_what_differs_is_refused_on_all_ranks() -> None:
         "target": data,
         "shape of the batch": data,
     }
+
+
+def too_few() -> str:
+    """In each rank: what is said where a program has more devices than there are ranks."""
+    try:
+        Pipeline(linear(3), gpipe(devices=3, microbatches=2), loss=squared)
+    except InputError as error:
+        return str(error)
+    return "nothing"
+
+
+def test_a_program_needs_a_rank_for_each_device() -> None:
+    wanted = "gpipe has 3 devices, the process group 2 ranks; start one rank for each device"
+    assert run(2, too_few) == [wanted] * 2
 
 
 # losses

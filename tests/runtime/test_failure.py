@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.distributed_c10d import _get_default_store
@@ -84,6 +85,32 @@ def test_an_exception_is_told_on_every_rank_with_its_action(transport: str) -> N
     for device, (step, after) in enumerate(found[:2]):
         assert re.fullmatch(f"{first}; {waited(device, r'[012][FB][0-5]', r'[012]')}", step)
         assert after == first, "a further step is refused at once"
+
+
+def raise_elsewhere(error: type[BaseException], transport: str) -> str:
+    """In each rank: what the first or second step says when the first fails on device 1 alone."""
+
+    class Refusing(torch.optim.SGD):
+        def step(self, *_: object) -> None:  # type: ignore[override]
+            if dist.get_rank() == 1:
+                raise error("no room")
+
+    pipeline = pipeline_of(
+        optimizer=lambda named: Refusing([weight for _, weight in named]), transport=transport
+    )
+    return next(told for step in (0, 1) if (told := said(pipeline, step)) != "nothing")
+
+
+@both_transports
+@pytest.mark.parametrize("error", [MemoryError, KeyboardInterrupt])
+def test_an_error_outside_the_stages_is_told_with_its_device(
+    error: type[BaseException], transport: str
+) -> None:
+    first, second, third = outcomes(3, raise_elsewhere, error, transport)
+    assert f"{error.__name__}: no room" in second.text
+    told = f"device 1 failed: {error.__name__}: no room; (.*; )?device {{}} was waiting for .*"
+    assert re.fullmatch(told.format(0), first)
+    assert re.fullmatch(told.format(2), third)
 
 
 # an end

@@ -248,8 +248,15 @@ class Pipeline:
         except (Disagreement, NonfiniteError):
             raise  # all ranks raise it
         except BaseException as error:
-            self._world.fail(str(error) or type(error).__name__)
+            self._world.fail(self._reason(error))
             raise
+
+    def _reason(self, error: BaseException) -> str:
+        """What other ranks hear; what is not Weft's own error does not say where it is from."""
+        if isinstance(error, WeftError):
+            return str(error)
+        what = ": ".join(filter(None, (type(error).__name__, str(error))))
+        return f"device {self._world.devices.start} failed: {what}"
 
     def _ran(
         self,

@@ -12,10 +12,12 @@ from torch import nn
 from torch.multiprocessing.spawn import spawn
 
 from tests.runtime.models import WIDTH, Faulty, batches, layers, squared
+from weft.cost import Cost
 from weft.errors import WeftError
 from weft.ir.program import Program
-from weft.notation import from_text, to_text
+from weft.notation import from_text, read_cost, to_json, to_text
 from weft.runtime import Pipeline, Reference, split
+from weft.runtime.profile import Effort, Sample, profiled
 from weft.timeline import Timeline
 
 DEADLINE = datetime.timedelta(seconds=60)
@@ -47,6 +49,26 @@ def _join(rank: int, ranks: int, folder: str) -> None:
     dist.init_process_group(
         "gloo", init_method=place, rank=rank, world_size=ranks, timeout=DEADLINE
     )
+
+
+def profile_everywhere(program: Program, effort: Effort, folder: Path) -> list[Cost]:
+    """The cost that every rank finds."""
+    ranks = program.devices
+    given = (ranks, to_text(program), effort, str(folder))
+    spawn(_profiling, args=given, nprocs=ranks)  # type: ignore[no-untyped-call]
+    return [read_cost(folder / f"rank{rank}") for rank in range(ranks)]
+
+
+def _profiling(rank: int, ranks: int, text: str, effort: Effort, folder: str) -> None:
+    torch.set_num_threads(1)
+    _join(rank, ranks, folder)
+    program = from_text(text)
+    ((batch, target),) = batches(3, steps=1)
+    stages = split(layers(program.stages), stages=program.stages)
+    cost = profiled(stages, program, Sample(batch, target, squared, _adam), effort)
+    Path(folder, f"rank{rank}").write_text(to_json(cost))
+    dist.barrier()
+    dist.destroy_process_group()
 
 
 def fail_on_one(program: Program, folder: Path) -> list[str]:

@@ -64,5 +64,6 @@ def _decider(
 
 def _tail(precedence: Precedence, gaps: Seconds, duration: Seconds) -> Seconds:
     """From the latest end of each slot to the last of all: the same machine backwards."""
-    backwards = precedence.reversed().with_gaps(gaps[::-1])
-    return earliest(backwards, (duration + gaps)[::-1])[::-1]
+    before = np.roll(gaps, 1)  # backwards, the gap of the slot before comes behind
+    backwards = precedence.reversed().with_gaps(before[::-1])
+    return earliest(backwards, (duration + before)[::-1])[::-1]

@@ -23,12 +23,14 @@ SIZES = ("weights", "gradients", "optimizer", "saved", "inputs")
 class Findings:
     """All that was measured of a program.
 
+    ranks     processes that took part
     messages  bytes that cross each edge of the graph
     overhead  seconds between two actions of a device
     stages    what was found of each stage
     """
 
     program: Program
+    ranks: int
     hops: Hops
     messages: tuple[float, ...]
     overhead: float
@@ -50,9 +52,9 @@ class Findings:
             measurement=Measurement(
                 date=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
                 machine=machine(device),
-                ranks=self.program.devices,
+                ranks=self.ranks,
                 transport=transport,
-                rounds=min(len(found.seconds["forward"]) for found in self._found),
+                rounds=min(len(runs) for found in self._found for runs in found.seconds.values()),
                 spread={name: self._spread(name) for name in TIMES if self._has(name)},
                 hops=self.hops.seconds,
                 r_squared=self.hops.fit.r_squared,

@@ -46,6 +46,7 @@ def profiled(
         passed = hops(world, effort, device, watch)
         findings = Findings(
             program=program,
+            ranks=program.devices // len(world.devices),
             hops=passed,
             messages=flow.messages(program.graph),
             overhead=overhead(flow, program, effort, passed, watch),

@@ -20,12 +20,11 @@ from weft.ir.program import Program
 from weft.runtime.batch import Microbatch
 from weft.runtime.message import Form, Layout, layout_of
 from weft.runtime.pipeline import Pipeline
-from weft.runtime.profile.hops import Hops
+from weft.runtime.profile.hops import REST, Hops
 from weft.runtime.profile.sample import Effort, Flow, Watch
 from weft.timeline import Timeline
 
 WARM_UP = 2
-REST = 1e-3  # seconds of an action, at least
 LONG = 4  # times what a message takes, so that it is there before the next action
 TRIMMED = 0.1  # of the gaps, at either end
 SCALAR: Layout = (Form((1,), torch.float32),)

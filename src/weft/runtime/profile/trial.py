@@ -37,12 +37,13 @@ class Trial:
         self._stage, self._inputs, self._in_flight = stage, inputs, in_flight
         self._optimizer: Optimizer | None = None
         self._device = next((w.device for w in stage.module.parameters()), torch.device("cpu"))
-        self._kept = Kept(stage.module)
-        with self._kept.counting():
+        kept = Kept(stage.module)
+        with kept.counting():
             outputs = stage.forward(0, inputs)
             if Kind.R in way:
                 stage.recompute(0)
         stage.forget()
+        self._saved = kept.size
         gradients = [None if stage.loss else _gradient(value) for value in outputs]
         calls: dict[Kind, Callable[[int], object]] = {
             Kind.F: lambda microbatch: stage.forward(microbatch, inputs),
@@ -85,7 +86,7 @@ class Trial:
             "weights": size_of(module.parameters()),
             "gradients": gradient_bytes(module),
             "optimizer": state_bytes(self._optimizer) if self._optimizer else 0,
-            "saved": self._kept.size,
+            "saved": self._saved,
             "inputs": size_of(self._inputs),
         }
         return {name: float(size) for name, size in found.items()}

@@ -4,8 +4,8 @@
     odd ranks    ......................receive ...rest...  send ─>
 
 All pairs play at the same time, through the transport that a run uses. The rests are as long as
-an action, so that whoever waits has gone to sleep as it does in a run. A hop begins when the
-sender has the values and ends when the receiver has them: copies and waking up are part of it.
+an action, so that whoever waits sleeps as deeply as in a run. A hop begins when the sender has
+the values and ends when the receiver has them: copies and waking up are part of it.
 Two of them are what a round trip takes beyond the rest of the other rank, on whatever clocks.
 """
 
@@ -28,7 +28,6 @@ from weft.runtime.profile.sample import Effort, Watch
 from weft.runtime.world import World
 
 WARM_UP = 3
-REST = 1e-3  # seconds
 ITEM = torch.float32.itemsize
 
 
@@ -43,7 +42,7 @@ class Hops(NamedTuple):
         return self.fit.link.latency + self.fit.link.seconds(size)
 
 
-def hops(world: World, effort: Effort, device: torch.device, watch: Watch) -> Hops:
+def hops(world: World, effort: Effort, device: torch.device, rest: float, watch: Watch) -> Hops:
     """What all ranks find, with values on such a device; every rank calls this."""
     ranks = dist.get_world_size() if dist.is_initialized() else 1
     if ranks < 2:
@@ -55,7 +54,7 @@ def hops(world: World, effort: Effort, device: torch.device, watch: Watch) -> Ho
         players = [_Player(world, number, value) for number, value in enumerate(values)]
         for ping in range(pings):
             for player, found in zip(players, mine, strict=True):
-                found.append(player.play())
+                found.append(player.play(rest))
             watch("hops", (ping + 1) / pings)
     shares = world.gather(json.dumps(mine).encode(), "the hops")
     seconds = _medians([json.loads(share) for share in shares], len(sizes))
@@ -85,11 +84,11 @@ class _Player:
         self._send = self._transport.sender(self._out, lambda: [form])
         self._receive = self._transport.receiver(self._back, lambda: [form])
 
-    def play(self) -> float:
+    def play(self, rest: float) -> float:
         """Seconds of the round trip, or of the rest in the middle of it."""
         self._transport.begin([self._back], [self._out])
         if self._is_first:
-            time.sleep(REST)
+            time.sleep(rest)
             began = time.perf_counter()
             self._send([self._value])
             self._receive()
@@ -97,7 +96,7 @@ class _Player:
         else:
             self._receive()
             began = time.perf_counter()
-            time.sleep(REST)
+            time.sleep(rest)
             ended = time.perf_counter()
             self._send([self._value])
         self._transport.end()

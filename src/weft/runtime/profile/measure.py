@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from statistics import median
 
 import torch
 import torch.distributed as dist
@@ -16,9 +17,12 @@ from weft.runtime.batch import cut
 from weft.runtime.profile.costs import Findings
 from weft.runtime.profile.hops import hops
 from weft.runtime.profile.rests import overhead
-from weft.runtime.profile.rounds import Rounds
+from weft.runtime.profile.rounds import Found, Rounds
 from weft.runtime.profile.sample import THOROUGH, Effort, Flow, Sample, Watch
 from weft.runtime.world import Alone, Ranks, World
+
+LEAST, MOST = 1e-3, 1e-2  # seconds of a rest
+LONG = 4  # times what a message takes, so that it is there before the next action
 
 
 def profiled(
@@ -39,20 +43,23 @@ def profiled(
     world = _world(program, effort, device)
     with _told(world):
         (batch,) = cut([sample.batch], 1, "batch")
-        batch = tuple(value.to(device) for value in batch)
-        flow = Flow.through(stages, program.graph, batch)
+        flow = Flow.through(stages, program.graph, tuple(value.to(device) for value in batch))
+        messages = flow.messages(program.graph)
         held = {s: stages[s] for d in world.devices for _, s in program.placement.held[d]}
         rounds = Rounds(held, program, sample, flow.inputs, effort.kinds)
-        passed = hops(world, effort, device, watch)
-        findings = Findings(
-            program=program,
-            ranks=program.devices // len(world.devices),
-            hops=passed,
-            messages=flow.messages(program.graph),
-            overhead=overhead(flow, program, effort, passed, watch),
-            stages=rounds.run(world, effort.rounds, watch),
-        )
+        found = rounds.run(world, effort.rounds, watch)
+        rest = _rest(found)
+        passed = hops(world, effort, device, rest, watch)
+        rest = max(rest, LONG * passed.of(max(messages, default=0.0)))
+        host = overhead(flow, program, effort, rest, watch)
+    ranks = program.devices // len(world.devices)
+    findings = Findings(program, ranks, passed, messages, host, found)
     return findings.cost(device=device, transport=world.carrier)
+
+
+def _rest(found: Mapping[int, Found]) -> float:
+    """A rest about as long as the forward of a stage."""
+    return min(max(median(median(one.seconds["forward"]) for one in found.values()), LEAST), MOST)
 
 
 def _world(program: Program, effort: Effort, device: torch.device) -> World:

@@ -20,21 +20,18 @@ from weft.ir.program import Program
 from weft.runtime.batch import Microbatch
 from weft.runtime.message import Form, Layout, layout_of
 from weft.runtime.pipeline import Pipeline
-from weft.runtime.profile.hops import REST, Hops
 from weft.runtime.profile.sample import Effort, Flow, Watch
 from weft.timeline import Timeline
 
 WARM_UP = 2
-LONG = 4  # times what a message takes, so that it is there before the next action
 TRIMMED = 0.1  # of the gaps, at either end
 SCALAR: Layout = (Form((1,), torch.float32),)
 
 
-def overhead(flow: Flow, program: Program, effort: Effort, hops: Hops, watch: Watch) -> float:
-    """Seconds between two actions of a device; every rank calls this."""
+def overhead(flow: Flow, program: Program, effort: Effort, rest: float, watch: Watch) -> float:
+    """Seconds between two actions of a device, each of so long a rest; every rank calls this."""
     if not dist.is_initialized():
         return 0.0  # devices take turns in this process
-    rest = max(REST, LONG * hops.of(max(flow.messages(program.graph), default=0.0)))
     device = flow.inputs[0][0].device
     stages = [Resting(layout_of(values) or SCALAR, rest).to(device) for values in flow.outputs]
     pipeline = Pipeline(

@@ -89,6 +89,8 @@ def test_the_papers_colours_reach_the_terminal() -> None:
         ("--only 0,9", "no device 9; they are numbered 0 to 3"),
         ("--only x", "no numbers like 0,3"),
         ("--count-from -1", "less than 0"),
+        ("--text --only 0", "--text is the whole program"),
+        ("--text -o x.svg", "--text is the whole program"),
     ],
 )
 def test_bad_input_is_refused_and_leaves_no_file(

@@ -14,6 +14,7 @@ from weft.cli.pictures import look_of, view_of, write_picture
 from weft.cli.requests import pricing_of, program_of
 from weft.draw import View, coloured, plain
 from weft.draw.bands import devices, streams
+from weft.errors import InputError
 from weft.notation import plain as plain_lanes
 from weft.timeline import Timeline
 
@@ -87,6 +88,8 @@ def command(
     drawn with a warning; only `weft verify` refuses it.
     """
     look = look_of(looks)
+    if is_text and looks != Looks():
+        raise InputError("--text is the whole program, as it is numbered; leave out the picture")
     program, pricing = program_of(name, sizes), pricing_of(prices)
     if has_streams:
         timeline, bands_of = in_streams(program, pricing, passes), streams

@@ -4,10 +4,11 @@ Every kind of picture shares views, marks, palettes, legends and captions.
 """
 
 from weft.draw.look import Look
+from weft.draw.notebook import show
 from weft.draw.perfetto import to_perfetto
 from weft.draw.png import to_png
 from weft.draw.svg import to_svg
 from weft.draw.terminal import coloured, plain
 from weft.draw.view import View, Window
 
-__all__ = ["Look", "View", "Window", "coloured", "plain", "to_perfetto", "to_png", "to_svg"]
+__all__ = ["Look", "View", "Window", "coloured", "plain", "show", "to_perfetto", "to_png", "to_svg"]

@@ -20,6 +20,7 @@ from weft.draw.marks import Mark, marker
 from weft.draw.pens import DIM, Colours, HalfColumns, Letters, Pen
 from weft.draw.units import round_times, time_unit
 from weft.draw.view import WHOLE, View
+from weft.ir.kinds import Kind
 from weft.ir.program import Program
 from weft.timeline import Timeline
 
@@ -80,7 +81,7 @@ def _longest_label(program: Program) -> int:
     """Letter, digits and primes of the longest label; a span may be longer."""
     places = max(len(held) for held in program.placement.held)
     last = int(program.actions.microbatch.max(initial=0))
-    newest = int(program.actions.version.max(initial=0))
+    newest = int(program.actions.version[program.actions.kind <= Kind.R].max(initial=0))
     return 1 + len(str(last)) + places - 1 + (len(str(newest)) if newest > 0 else 0)
 
 

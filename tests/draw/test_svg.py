@@ -183,7 +183,8 @@ def test_labels_fit_their_boxes(name: str, width: float) -> None:
         size = group.get("font-size")
         if size is not None and group.get("text-anchor") == "middle":
             for label in group.iter(f"{SVG}text"):
-                middle, wide = float(label.get("x", 0)), width_of(label.text or "", float(size))
+                own = float(label.get("font-size", size))
+                middle, wide = float(label.get("x", 0)), width_of(label.text or "", own)
                 assert any(
                     float(box.get("x", 0)) <= middle - wide / 2
                     and middle + wide / 2 <= float(box.get("x", 0)) + float(box.get("width", 0))

@@ -19,7 +19,7 @@ from weft.timeline import Timeline
 LARGEST, MODEST, SMALLEST = 11.0, 8.5, 6.5
 ROUNDING = 0.01
 PADDING = 3.0  # both sides together
-OF_ROW = 0.62  # of the height of a box
+OF_ROW, OF_BOX = 0.62, 0.85  # of the height: usually, and at most
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,20 +43,22 @@ class Labels:
             yield group(labels, fill=colour, **edge(halo))
 
     def _label(self, box: Box) -> str | None:
-        size = min(self.size, 0.85 * box.height)
-        version = version_of(box.mark)
-        for below in dict.fromkeys((version, "")):
-            if size >= SMALLEST and self._needed(box.mark, size, below) <= box.width:
+        """As large as the box allows; without the version where that is too small."""
+        for below in dict.fromkeys((version_of(box.mark), "")):
+            room = (box.width - PADDING + ROUNDING) / self._needed(box.mark, below)
+            size = min(self.size, OF_BOX * box.height, room)
+            if size >= SMALLEST:
                 x, y = box.x + box.width / 2, box.y + box.height / 2 + 0.35 * size
                 own = None if size == self.size else size
                 return text(self.words(box.mark), x, y, subscript=below, font_size=own)
         return None
 
-    def _needed(self, mark: Mark, size: float, below: str) -> float:
+    def _needed(self, mark: Mark, below: str) -> float:
         """As much as for the longest, so that labels do not come and go with their digits."""
-        longest = width_of(self.words(self.longest), size, subscript=below)
-        own = width_of(self.words(mark), size, subscript=below)
-        return (own if mark.number == "" else max(own, longest)) + PADDING - ROUNDING
+        own, longest = (
+            width_of(self.words(one), 1.0, subscript=below) for one in (mark, self.longest)
+        )
+        return own if mark.number == "" else max(own, longest)
 
 
 def labels(timeline: Timeline, view: View, frame: Frame) -> Labels:

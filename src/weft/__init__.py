@@ -7,23 +7,53 @@
     timeline.makespan, timeline.bubble, timeline.peak_activations
 
 `import weft` alone loads nothing else. `weft.Pipeline` and `weft.split` bring in torch when they
-are first asked for; everything else works without it.
+are first asked for; everything else works without it. In a notebook a timeline that ends a cell
+is shown as its picture; `weft.show(timeline, ...)` shows another one.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import sys
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from weft.draw import show
     from weft.runtime import Pipeline, Reference, split
 
 __version__ = "0.1.0"
-__all__ = ["Pipeline", "Reference", "__version__", "split"]
+__all__ = ["Pipeline", "Reference", "__version__", "show", "split"]
+
+_HOMES = {
+    "Pipeline": "weft.runtime",
+    "Reference": "weft.runtime",
+    "split": "weft.runtime",
+    "show": "weft.draw",
+}
 
 
 def __getattr__(name: str) -> object:
-    if name not in ("Pipeline", "Reference", "split"):
+    if name not in _HOMES:
         raise AttributeError(f"module 'weft' has no attribute {name!r}")
-    import weft.runtime
+    return getattr(import_module(_HOMES[name]), name)
 
-    return getattr(weft.runtime, name)
+
+def load_ipython_extension(shell: Any) -> None:
+    """Show every Timeline as its picture; IPython calls this for `%load_ext weft`."""
+
+    def bundle(timeline: Any, **which: Any) -> Any:
+        return import_module("weft.draw.notebook").bundle(timeline, **which)
+
+    formatter = shell.display_formatter.mimebundle_formatter
+    formatter.for_type_by_name("weft.timeline.timeline", "Timeline", bundle)
+
+
+def _offer_pictures() -> None:
+    """Where IPython runs already, it need not be told."""
+    ipython = sys.modules.get("IPython")
+    shell = ipython.get_ipython() if ipython is not None else None
+    if shell is not None:
+        load_ipython_extension(shell)
+
+
+_offer_pictures()

@@ -78,3 +78,23 @@ def test_versions_and_updates_are_drawn() -> None:
 )
 def test_what_makes_no_sense_is_refused(words: tuple[str, ...], reason: str) -> None:
     refused(weft("simulate", "1f1b", "-d", "4", "-n", "8", *words), reason)
+
+
+def test_steps_follow_each_other_with_their_updates() -> None:
+    drawn = weft("draw", "1f1b", "-d", "2", "-n", "2", "--steps", "2").stdout.splitlines()
+    assert drawn[1:3] == [
+        "0 F0 F1 ......B0    ...B1   UF2 F3 ......B2    ...B3   U|",
+        "1 ...F0 B0    F1 B1   U.........F2 B2    F3 B3   U......|",
+    ]
+    one, three = (
+        weft_json("simulate", "zbv", "-d", "4", "-n", "8", "--steps", str(steps))
+        for steps in (1, 3)
+    )
+    assert three["actions"] == 3 * one["actions"]
+    assert three["makespan"] > 2.5 * one["makespan"]
+
+
+def test_what_updates_itself_has_no_further_steps() -> None:
+    refused(weft("draw", "pipedream", "--steps", "2"), "--updates has its steps")
+    refused(weft("draw", "1f1b", "--steps", "0"), "less than 1")
+    refused(weft("draw", "1f1b", "--steps", "9999999"), "actions or more")

@@ -18,6 +18,8 @@ HELP = """Pipeline-parallel schedules as programs: proved, timed, drawn, trained
   weft profile                           measure what that costs here, as a file for --cost
   weft list                              which schedules there are
   weft draw 1f1b -d 4 -n 8               one of them as a timeline
+  weft draw 1f1b -d 4 -n 8 -o x.svg      the same for a paper; x.png for a slide
+  weft explain 1f1b -d 4 -n 8            where its time goes, and what would help
   weft compare -d 4 -n 8                 all of them, ranked
   weft simulate zbv -d 8 -n 32 --json    figures for a script
   weft simulate 1f1b -d 8 -n 24 --model gpt-6.2b --device a100

@@ -67,6 +67,7 @@ class Passes:
     offload: str | None = None
     copy: float | None = None
     experts: int | None = None
+    steps: int | None = None
 
 
 def count(*names: str, metavar: str, help: str, least: int = 1, **more: Any) -> Decorator:
@@ -245,6 +246,7 @@ PASSES = (
         metavar="LAYERS",
         help="Cut each stage into so many layers, their parts on two streams.",
     ),
+    count("--steps", metavar="T", help="So many steps in a row, each with its updates."),
 )
 
 

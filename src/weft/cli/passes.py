@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 from weft.cli.options import Passes
-from weft.cli.requests import Pricing, cost_of, proved, unfolded
+from weft.cli.requests import MOST_ACTIONS, Pricing, cost_of, proved, unfolded
 from weft.cost import Cost, Link, Share
 from weft.errors import InputError
+from weft.ir.kinds import Kind
 from weft.ir.program import Program
-from weft.lower import experts, offload, recompute, wires
+from weft.lower import experts, offload, recompute, updates, wires
 from weft.simulate import simulate
 from weft.timeline import Timeline
 from weft.verify import Report, check
@@ -27,6 +28,8 @@ def timed(program: Program, pricing: Pricing, passes: Passes) -> tuple[Timeline,
         program = recompute(program, stages=_stages(passes.recompute, program, "--recompute"))
     if passes.experts is not None:
         program = experts(program, layers=passes.experts)
+    if passes.steps is not None:
+        program = _repeated(program, passes.steps)
     cost = _with_copies(cost_of(program, pricing), pricing, passes)
     if passes.offload is not None:
         check(program)
@@ -45,6 +48,15 @@ def in_streams(program: Program, pricing: Pricing, passes: Passes) -> Timeline:
     )
     timeline, _ = timed(program, pricing, passes)
     return simulate(wires(timeline.program), timeline.cost)
+
+
+def _repeated(program: Program, steps: int) -> Program:
+    """A step and its updates, again and again."""
+    if bool((program.actions.kind == Kind.UPDATE).any()):
+        raise InputError(f"{program.name} places its updates itself; --updates has its steps")
+    if len(program) * steps > MOST_ACTIONS:
+        raise InputError(f"{steps:,} steps make {len(program) * steps:,} actions or more")
+    return updates(program).unrolled(steps)
 
 
 def _is_cut(program: Program) -> bool:

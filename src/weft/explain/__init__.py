@@ -1,0 +1,29 @@
+"""Explanations: where the time and the memory of a timeline go, and what would help.
+
+    account    for each device: work, idle time by cause, the longest waits
+    path       the critical path in as few legs as it has
+    holding    for each device: the most that it holds, of what, from when on
+    options    other schedules, variants and sizes, each simulated
+    costs      what shorter actions, even stages and instant wires would bring
+
+All of it is data; `words` tells it to people, `record` to programs. Every figure is a timeline's.
+"""
+
+from weft.explain.explanation import Explanation, explain
+from weft.explain.options import Candidate, Option, TimeOf, candidates, larger, tried
+from weft.explain.record import record
+from weft.explain.words import Section, told
+
+__all__ = [
+    "Candidate",
+    "Explanation",
+    "Option",
+    "Section",
+    "TimeOf",
+    "candidates",
+    "explain",
+    "larger",
+    "record",
+    "told",
+    "tried",
+]

@@ -1,0 +1,79 @@
+"""`weft explain`: in words, and as JSON."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.cli.running import refused, weft, weft_json
+
+
+def test_it_says_where_time_and_memory_go_and_what_would_help() -> None:
+    told = weft("explain", "1f1b", "-d", "4", "-n", "8").stdout
+    for phrase in (
+        "72.7% is work and 27.3% is idle",
+        "Device 0 is idle 9 of 33.",
+        "6 order (B0 needs B0 of device 1)",
+        "The critical path has 22 actions: forward 11, backward 22.",
+        "Device 0 holds most, 5, from F3 at 3 on: activations 4, weights 1.",
+        "zbv saves 22.7% of the time",
+        "With 16 microbatches instead of 8",
+    ):
+        assert phrase in told
+
+
+def test_json_has_the_figures_of_simulate() -> None:
+    words = ("zbv", "-d", "4", "-n", "8", "--lag", "0.2")
+    explained, simulated = weft_json("explain", *words), weft_json("simulate", *words)
+    for key in ("name", "devices", "microbatches", "stages", "makespan", "bubble"):
+        assert explained[key] == simulated[key]
+    assert [one["peak"] for one in explained["memory"]] == simulated["memory"]["peak"]
+    assert sum(explained["critical_path"]["seconds"].values()) <= explained["makespan"]
+
+
+def test_advice_is_what_compare_ranks_first() -> None:
+    best = weft_json("explain", "1f1b", "-d", "4", "-n", "8")["helps"]["better"]["fastest"]
+    rows = weft_json("compare", "-d", "4", "-n", "8")["rows"]
+    flushing = [row for row in rows if "steady" not in row]
+    assert best["seconds"] == pytest.approx(flushing[0]["time"])
+
+
+def test_seconds_and_bytes_have_units() -> None:
+    told = weft("explain", "1f1b", "-d", "8", "-n", "24", "--model", "gpt-6.2b", "--device", "a100")
+    assert "A step takes 1.599 s" in told.stdout
+    assert "GiB of 74.51 GiB" in told.stdout
+    assert "equal work on all stages" in told.stdout
+
+
+def test_passes_apply_to_what_is_compared_too() -> None:
+    plain, again = (
+        weft_json("explain", "1f1b", *passes)["helps"]["better"]["fastest"]
+        for passes in ((), ("--recompute", "all"))
+    )
+    assert again["seconds"] > plain["seconds"]
+
+
+def test_a_program_in_a_file_is_explained_without_others(tmp_path: Path) -> None:
+    path = tmp_path / "program.json"
+    assert weft("export", "zbv", "--format", "json", "-o", str(path)).exit_code == 0
+    explained = weft_json("explain", str(path))
+    assert explained["makespan"] == 25.5
+    assert explained["helps"]["better"] == {}
+
+
+def test_asynchronous_schedules_are_explained() -> None:
+    told = weft("explain", "pipedream", "-d", "4", "-n", "4").stdout
+    assert "The 16 steps take 57" in told
+    assert "wpipe saves" in told
+
+
+def test_bad_input_is_refused() -> None:
+    refused(weft("explain", "nothing"), "no schedule named")
+    refused(weft("explain", "chimera", "-d", "3"), "even number of devices")
+    refused(weft("explain", "1f1b", "--offload", "9"), "stages are numbered 0 to 3")
+
+
+def test_no_colour_in_a_pipe() -> None:
+    assert "\x1b[" not in weft("explain", "1f1b").stdout
+    assert "\x1b[3" not in weft("explain", "1f1b", FORCE_COLOR="1", NO_COLOR="1").stdout

@@ -12,37 +12,38 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-import torch.distributed as dist
 from bench import Row, Watch, estimate, median, parsed, reported, run, settings
 from contenders import Setting, Work, rounds, step_seconds, timed, with_weft
 from known import FORM, Sleeping
 
 from weft.cost import Cost
+from weft.lower import unpaired
+from weft.runtime.profile import Effort, Sample, profiled
 from weft.schedules import REGISTRY
 from weft.simulate import simulate
-from weft.train.profile import Sample, profiled
 
 COLUMNS = ("predicted ms", "measured ms", "predicted / measured")
 
 
-def profile(setting: Setting, work: Work) -> Cost:
+def profile(setting: Setting, work: Work, transport: str | None) -> Cost:
     """What Weft's own profile finds, every rank measuring its stages."""
-    program, rank = setting.program, dist.get_rank()
+    program = setting.program
     stages = [work.stage(stage) for stage in range(program.stages)]
     inputs, target = (data.chunk(setting.microbatches)[0] for data in (work.batch, work.target))
-    sample = Sample(inputs, lambda output, microbatch: work.loss(output, target))
-    return profiled(stages, program, sample, range(rank, rank + 1))
+    effort = Effort(kinds=frozenset(), transport=transport or "auto")
+    return profiled(stages, program, Sample(inputs, target, work.loss), effort)
 
 
 def job(
-    cost_of: Callable[[Setting, Work], Cost],
+    cost_of: Callable[[Setting, Work, str | None], Cost],
     setting: Setting,
     arguments: argparse.Namespace,
     tell: Watch,
 ) -> dict[str, Any]:
     """In a rank: the prediction, and the steps."""
     work = Work.random(Sleeping, setting.microbatches, *FORM)
-    predicted = simulate(setting.program, cost_of(setting, work)).makespan
+    cost = cost_of(setting, work, arguments.transport)
+    predicted = simulate(unpaired(setting.program), cost).makespan
     contender = with_weft(setting, work, arguments.transport)
     turns = {"weft": partial(timed, contender)}
     return {"predicted": predicted, **rounds(turns, arguments.steps, tell)}

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-SIZES = "-d 2 -n 2 --layers 2 --hidden 8 --heads 1 --context 8 --steps 1000000"
+SIZES = "-d 2 -n 2 --layers 2 --hidden 8 --heads 1 --context 8 --steps 20000"
 ALONE = [sys.executable, "-m", "weft", "train"]
 LAUNCHER = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
 LAUNCHED = [sys.executable, *LAUNCHER, "-m", "weft", "train"]
@@ -25,7 +25,7 @@ LAUNCHED = [sys.executable, *LAUNCHER, "-m", "weft", "train"]
 
 @contextmanager
 def training(command: list[str], folder: Path) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
-    """A run that goes on for hours, in its first steps, and its terminal."""
+    """A run that goes on for minutes, in its first steps, and its terminal."""
     terminal, theirs = pty.openpty()
     process = subprocess.Popen(
         [*command, *SIZES.split()],

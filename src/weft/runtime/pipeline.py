@@ -10,11 +10,10 @@ from __future__ import annotations
 
 import copy
 import json
-import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from dataclasses import replace
+from functools import partial
 from typing import Literal, TypeAlias
 
 import numpy as np
@@ -24,9 +23,8 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from weft.cost import Share
-from weft.errors import Disagreement, InputError, NonfiniteError, WeftError
-from weft.ir.kinds import Kind, Stream
+from weft.errors import Disagreement, NonfiniteError, WeftError
+from weft.ir.kinds import Kind
 from weft.ir.program import Program
 from weft.runtime.agreement import (
     refuse_different,
@@ -37,55 +35,21 @@ from weft.runtime.agreement import (
 )
 from weft.runtime.batch import Data, checksum, cut, weights_of
 from weft.runtime.clock import Recording
-from weft.runtime.executor import Executor, Forward, Setting
-from weft.runtime.executor import Losses as StepLosses
+from weft.runtime.executor import Executor, Forward, Losses, Setting
+from weft.runtime.fit import check_fit, computed, forwards_of, kind_of
 from weft.runtime.forms import StageForms
 from weft.runtime.gradients import Gradients
-from weft.runtime.ledger import Ledger, Losses
 from weft.runtime.randomness import Draw, keyed
+from weft.runtime.result import Result
 from weft.runtime.split import names_of
 from weft.runtime.stage import Stage
 from weft.runtime.ties import End, ties_of, untie
 from weft.runtime.transport.loopback import Loopback
 from weft.runtime.world import Alone, Carrier, Ranks, World
 from weft.timeline import Timeline
-from weft.verify import check
 
 NamedParameters: TypeAlias = Iterable[tuple[str, nn.Parameter]]
 Nonfinite: TypeAlias = Literal["stop", "skip", "ignore"]
-
-
-@dataclass(frozen=True)
-class Result:
-    """What a step gave.
-
-    norm        of all gradients before clipping, where they are clipped
-    is_skipped  whether the update was left out because the loss or the norm is not finite
-    """
-
-    norm: Tensor | None
-    is_skipped: bool
-    _page: Losses = field(repr=False)
-    _ledger: Ledger = field(repr=False)
-    _recording: Recording = field(repr=False)
-    _program: Program = field(repr=False)
-    _dtype: torch.dtype = field(repr=False)
-
-    @cached_property
-    def losses(self) -> Tensor:
-        """The weighted loss of every microbatch, on every rank; waits until they are known."""
-        return torch.tensor(self._ledger.wait(self._page), dtype=torch.float64).to(self._dtype)
-
-    @cached_property
-    def loss(self) -> Tensor:
-        """The loss of the batch, on every rank."""
-        return self.losses.sum()
-
-    @cached_property
-    def timeline(self) -> Timeline:
-        """When this process did what; `Pipeline.gathered` has all ranks."""
-        start, end = self._recording.seconds()
-        return Timeline(self._program, Share().cost(self._program), start, end, is_measured=True)
 
 
 class Pipeline:
@@ -117,14 +81,14 @@ class Pipeline:
         deadline: float | None = 60.0,
         transport: Carrier = "auto",
     ) -> None:
-        depth = _check_fit(stages, program)
-        program = _computed(program)
+        depth = check_fit(stages, program)
+        program = computed(program)
         self._program, self._loss, self._clip = program, loss, clip
         self._nonfinite, self._deadline = nonfinite, deadline
         self._draw, self._runs, self._is_compared = Draw(seed), 0, False
         ties = ties_of(stages)
         untie(stages, ties)
-        self._dtype, self._device = _kind_of(stages)
+        self._dtype, self._device = kind_of(stages)
         self._world: World = (
             Ranks(program, depth=depth, carrier=transport, device=self._device)
             if dist.is_available() and dist.is_initialized()
@@ -136,7 +100,7 @@ class Pipeline:
         self._gradients = Gradients(program, stages, self._copies, ties, self._world)
         self._forms = StageForms(stages, program.graph, loss)
         self._trainers = self._executors(program, Stage.forward)
-        self._readers = self._executors(_forwards_of(program), Stage.infer)
+        self._readers = self._executors(forwards_of(program), Stage.infer)
         self._optimizers = [
             optimizer(list(stage.module.named_parameters()))
             for stage in self._copies.values()
@@ -284,7 +248,7 @@ class Pipeline:
         self,
         executors: Sequence[Executor],
         recording: Recording,
-        tell: Callable[[StepLosses], None],
+        tell: Callable[[Losses], None],
     ) -> None:
         """Run every lane that is this process's, and tell the losses."""
         if isinstance(self._world.transport, Loopback):
@@ -348,8 +312,8 @@ class Pipeline:
         """The first loss since the last update that is not finite."""
         first = self._draw.step - len(self._piled) + 1
         for step, result in enumerate(self._piled, start=first):
-            if not torch.isfinite(result.loss):
-                return _bad_loss(step, result)
+            if result.bad_loss:
+                return f"the loss of step {step} is {result.bad_loss}"
         return None
 
     def _clear(self) -> None:
@@ -368,54 +332,3 @@ def _run_in_turn(executors: Sequence[Executor], recording: Recording, waiting: L
             position[index] = executor.run_ready(recording, position[index], waiting)
         if position == before:
             raise WeftError("the program stands still; verification should tell why")
-
-
-def _bad_loss(step: int, result: Result) -> str:
-    bad = [index for index, loss in enumerate(result.losses.tolist()) if not math.isfinite(loss)]
-    which = ", ".join(map(str, bad[:8])) + (" ..." if len(bad) > 8 else "")
-    where = f", by microbatch {which}" if bad else ""
-    return f"the loss of step {step} is {float(result.loss):g}{where}"
-
-
-def _computed(program: Program) -> Program:
-    """What the executors run: messages and updates follow from it."""
-    if (program.actions.kind <= Kind.R).all():
-        return program
-    return _taking(program, [kind for kind in Kind if kind.is_compute])
-
-
-def _forwards_of(program: Program) -> Program:
-    """The forwards alone, in their order."""
-    return _taking(program, [Kind.F])
-
-
-def _taking(program: Program, kinds: Sequence[Kind]) -> Program:
-    """The compute lanes with these kinds alone."""
-    lanes = {}
-    for lane, actions in program.contents().items():
-        if lane.stream is Stream.COMPUTE:
-            taken = actions.take(np.flatnonzero(np.isin(actions.kind, kinds)))
-            lanes[lane] = taken.replace(joined=0) if len(taken) < len(actions) else taken
-    return program.with_lanes(lanes)
-
-
-def _check_fit(stages: Sequence[nn.Module], program: Program) -> int:
-    """Refuse, before the first action, what cannot run; the depth that its channels need."""
-    report = check(program)
-    if program.period is not None or (program.actions.version >= 0).any():
-        raise InputError(f"{program.name} does not flush; asynchronous runs come later")
-    if np.isin(program.actions.kind, (Kind.OFFLOAD, Kind.ONLOAD)).any():
-        raise InputError(f"{program.name} offloads, which the runtime does not do yet")
-    if len(stages) != program.stages:
-        raise InputError(f"{len(stages)} modules for the {program.stages} stages of {program.name}")
-    if len([s for s in program.graph.successors if not s]) != 1:
-        raise InputError(f"{program.name} has several last stages; join them in one")
-    return report.channel_depth or 0
-
-
-def _kind_of(stages: Sequence[nn.Module]) -> tuple[torch.dtype, torch.device]:
-    """The type and device of the first weight."""
-    for stage in stages:
-        for weight in stage.parameters():
-            return weight.dtype, weight.device
-    return torch.get_default_dtype(), torch.device("cpu")

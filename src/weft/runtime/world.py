@@ -33,6 +33,7 @@ class World(Protocol):
     """What a pipeline needs of the processes that run it."""
 
     devices: range  # that this process runs
+    carrier: str  # the transport that was chosen, by name
     transport: Transport
     ledger: Ledger
     lag: float  # what to add to this process's clock to have that of device 0
@@ -55,6 +56,7 @@ class Alone:
 
     def __init__(self, program: Program) -> None:
         self.devices = range(program.devices)
+        self.carrier = "loopback"
         self.transport: Transport = Loopback()
         self.ledger = Ledger(None, ())
         self.lag = 0.0
@@ -91,6 +93,7 @@ class Ranks:
         self.devices = range(met.mesh.rank, met.mesh.rank + 1)
         chosen = _chosen(carrier, met.is_one_host, device)
         refuse_different(self.gather(chosen.encode(), "transports"), "transports")
+        self.carrier: str = chosen
         windows = windows_of(program, least=depth)
         self.transport = _transport(chosen, met.mesh, program, device, windows)
         self.ledger = Ledger(met.mesh, _last_devices(program))

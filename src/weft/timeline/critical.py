@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft.cost import Cost
-from weft.ir.earliest import Seconds, earliest
+from weft.ir.earliest import Precedence, Seconds, earliest
 from weft.ir.program import Program
 
 
@@ -22,14 +22,17 @@ class CriticalPath:
 
 def critical_path(program: Program, cost: Cost, start: Seconds, end: Seconds) -> CriticalPath:
     """Walk back from the last end to whatever ended last before each start."""
-    delays = cost.delays(program)
+    delays, gaps = cost.delays(program), cost.gaps(program)
     if not len(program):
         return CriticalPath((), np.empty(0))
     binding = binding_dependency(program, delays, end)
+    arrival = (end[program.dependencies.producer] + delays)[binding]
+    free = end + gaps[program.slot_of]
     path = [int(end.argmax())]
-    while (before := _decider(program, delays, end, binding, path[-1])) is not None:
+    while (before := _decider(program, arrival, free, binding, path[-1])) is not None:
         path.append(before)
-    return CriticalPath(tuple(reversed(path)), _slack(program, delays, start, end))
+    tail = _tail(program.precedence(delays), gaps, (end - start)[program.first_of_slot])
+    return CriticalPath(tuple(reversed(path)), end.max() - tail[program.slot_of] - end)
 
 
 def binding_dependency(program: Program, delays: Seconds, end: Seconds) -> NDArray[np.int64]:
@@ -46,7 +49,7 @@ def binding_dependency(program: Program, delays: Seconds, end: Seconds) -> NDArr
 
 
 def _decider(
-    program: Program, delays: Seconds, end: Seconds, binding: NDArray[np.int64], action: int
+    program: Program, arrival: Seconds, free: Seconds, binding: NDArray[np.int64], action: int
 ) -> int | None:
     """The lane mate or the producer, whichever holds this action back longer."""
     slot = int(program.slot_of[action])
@@ -54,17 +57,13 @@ def _decider(
     lane_start = int(program.bounds[program.lane_of[first]])
     mate = first - 1 if first > lane_start else None
     row = int(binding[slot])
-    if row < 0:
+    if row < 0 or (mate is not None and free[mate] >= arrival[slot]):
         return mate
-    producer = int(program.dependencies.producer[row])
-    arrival = end[producer] + delays[row]
-    return mate if mate is not None and end[mate] >= arrival else producer
+    return int(program.dependencies.producer[row])
 
 
-def _slack(program: Program, delays: Seconds, start: Seconds, end: Seconds) -> Seconds:
-    """The same machine backwards gives the latest end; what lies between is slack."""
-    first = program.first_of_slot
-    duration = (end - start)[first]
-    tail = earliest(program.precedence(delays).reversed(), duration[::-1])[::-1]
-    latest_end = end.max() - tail
-    return np.asarray((latest_end - end[first])[program.slot_of])
+def _tail(precedence: Precedence, gaps: Seconds, duration: Seconds) -> Seconds:
+    """From the latest end of each slot to the last of all: the same machine backwards."""
+    before = np.roll(gaps, 1)  # backwards, the gap of the slot before comes behind
+    backwards = precedence.reversed().with_gaps(before[::-1])
+    return earliest(backwards, (duration + before)[::-1])[::-1]

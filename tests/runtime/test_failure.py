@@ -108,9 +108,9 @@ def test_an_error_outside_the_stages_is_told_with_its_device(
 ) -> None:
     first, second, third = outcomes(3, raise_elsewhere, error, transport)
     assert f"{error.__name__}: no room" in second.text
-    told = f"device 1 failed: {error.__name__}: no room; (.*; )?device {{}} was waiting for .*"
-    assert re.fullmatch(told.format(0), first)
-    assert re.fullmatch(told.format(2), third)
+    told = f"device 1 failed: {error.__name__}: no room"
+    assert first.startswith(told)
+    assert third.startswith(told)
 
 
 # an end
@@ -134,9 +134,9 @@ def leave() -> None:
 def test_a_rank_that_leaves_early_is_named(transport: str) -> None:
     first, second, third = run(3, end_on_one, transport, 1, leave)
     assert second == "left"
-    told = r"device 1 has left; (.*; )?"
-    assert re.fullmatch(told + waited(0, "1B0", 1), first)
-    assert re.fullmatch(told + waited(2, "1F0", 1), third)
+    own = f"({waited(0, '1B0', 1)}|{waited(2, '1F0', 1)})"
+    assert re.fullmatch(f"device 1 has left; {own}(; {own})?", first)
+    assert re.fullmatch(f"device 1 has left; {own}(; {own})?", third)
 
 
 @both_transports

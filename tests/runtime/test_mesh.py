@@ -139,6 +139,35 @@ def test_a_failure_is_told_to_all_and_ends_all_later_waits() -> None:
                 mesh.check()
 
 
+def test_what_was_told_before_a_failure_counts() -> None:
+    """By any rank, though the failure is heard of first."""
+    with meshes(3) as (one, two, three):
+        heard = heard_by(one)
+        two.tell(0, Record.DATA, b"first")
+        three.tell(0, Record.DATA, b"second")
+        three.fail("out of luck")
+        one.wait(lambda: heard == [(2, b"second")], lambda: "the second", 2)
+        one.wait(lambda: len(heard) == 2, lambda: "the first", 1)
+        with pytest.raises(RankError, match="out of luck; device 0 was waiting for a third"):
+            one.wait(lambda: len(heard) == 3, lambda: "a third", 1)
+
+
+def test_what_waited_to_leave_leaves_once_though_this_rank_fails() -> None:
+    """Nothing is heard twice, nor from the middle on."""
+    texts = [bytes([index]) * (1 << 16) for index in range(8)]
+    with meshes(2) as (one, other), ThreadPoolExecutor() as threads:
+        heard = heard_by(other)
+        for text in texts:
+            one.tell(1, Record.DATA, text)
+        listening = threads.submit(wait_for, other, heard, len(texts))
+        one.fail("out of luck")
+        one.close()
+        listening.result()
+        with pytest.raises(RankError, match=r"^out of luck$"):
+            other.look()
+        assert [content for _, content in heard] == texts
+
+
 def test_a_wait_ends_after_the_deadline() -> None:
     with meshes(2) as (one, _):
         one.deadline = 0.01

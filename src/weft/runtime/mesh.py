@@ -126,12 +126,11 @@ class Mesh:
         self._failure = text
         frame = FRAME.pack(Record.FAILED, len(text.encode())) + text.encode()
         for other, peer in self._peers.items():
-            try:
+            with suppress(OSError):  # gone already
                 peer.settimeout(SLICE)
                 peer.sendall(bytes(self._unsent[other]) + frame)
                 peer.setblocking(False)
-            except OSError:
-                continue  # gone already
+            self._unsent[other].clear()
 
     def check(self) -> None:
         """Refuse to go on after a failure, here or elsewhere."""
@@ -154,33 +153,51 @@ class Mesh:
             heard = bytes(begun) + heard
         begun[:] = heard[self._dispatched(other, heard) :]
 
-    def pump(self, seconds: float) -> None:
-        """Take what all ranks have told; wait so long at most for the first of it."""
+    def look(self) -> None:
+        """Take what all ranks have told by now; a failure may be among it."""
+        while self._pump(0):
+            pass
         self.check()
-        for file, events in self._poll.poll(max(0.0, seconds) * 1000):
+
+    def _pump(self, seconds: float) -> bool:
+        """Take what ranks have told; wait so long at most for the first of it. Was there any?"""
+        found = self._poll.poll(max(0.0, seconds) * 1000)
+        for file, events in found:
             other = self._by_file[file]
             if events & select.POLLOUT:
                 self._send_rest(other)
             if events & ~select.POLLOUT:
                 self.hear(other)
+        return any(events & ~select.POLLOUT for _, events in found)
 
     def wait(self, is_done: Callable[[], object], what: Callable[[], str], *sources: int) -> None:
-        """Wait until something is so that depends on some ranks."""
+        """Wait until something is so that depends on some ranks.
+
+        What was told before a failure counts, though the failure was heard of first.
+        """
         began = time.monotonic()
-        try:
-            self._listen(is_done, began + BRIEF, sources)
-            while not is_done():
-                if gone := self._left.intersection(sources):
-                    raise RankError(f"device {min(gone)} has left")
-                if self.deadline is not None and time.monotonic() - began > self.deadline:
-                    raise RankError(f"nothing came within the deadline of {self.deadline:g} s")
-                self.pump(SLICE if self.deadline is None else min(SLICE, self.deadline))
-        except RankError as error:
-            raise self.blamed(error, what()) from None
+        self._listen(is_done, began + BRIEF, sources)
+        while not is_done():
+            reason = self._failure or self._reason(began, sources)
+            if reason:
+                with suppress(RankError):
+                    self.look()
+                if is_done():
+                    return
+                raise self.blamed(reason, what())
+            self._pump(SLICE if self.deadline is None else min(SLICE, self.deadline))
+
+    def _reason(self, began: float, sources: Iterable[int]) -> str | None:
+        """Why a wait should not go on."""
+        if gone := self._left.intersection(sources):
+            return f"device {min(gone)} has left"
+        if self.deadline is not None and time.monotonic() - began > self.deadline:
+            return f"nothing came within the deadline of {self.deadline:g} s"
+        return None
 
     def _listen(self, is_done: Callable[[], object], until: float, sources: Iterable[int]) -> None:
         """Look again and again for a moment: sleeping and waking takes longer than most waits."""
-        while not is_done() and self._open.issuperset(sources):
+        while not is_done() and not self._failure and self._open.issuperset(sources):
             for source in sources:
                 self.hear(source)
             if time.monotonic() > until:
@@ -232,7 +249,6 @@ class Mesh:
 
     def _on_failed(self, _: int, text: bytes) -> None:
         self.fail(text.decode())  # passed on, so that nobody hears of this rank's end before
-        self.check()
 
     def _end(self, other: int) -> None:
         """A socket has ended: in good order, or the rank has died."""
@@ -241,7 +257,6 @@ class Mesh:
         if other not in self._left:
             self._left.add(other)
             self.fail(f"device {other} died")
-            self.check()
 
 
 def _leave(peers: Mapping[int, socket.socket], unsent: Mapping[int, bytearray]) -> None:

@@ -225,7 +225,7 @@ class Grouped:
     def _check(self, route: Route) -> None:
         """What has arrived may be what a rank that gave up had left to send."""
         try:
-            self._mesh.pump(0)
+            self._mesh.look()
         except RankError as error:
             raise self._mesh.blamed(error, str(route)) from None
 

@@ -11,14 +11,15 @@ from torch import nn
 from weft.errors import InputError
 from weft.ir.kinds import Kind, Stream
 from weft.ir.program import Program
+from weft.lower import unpaired
 from weft.verify import check
 
 
 def computed(program: Program) -> Program:
-    """What the executors run: messages and updates follow from it."""
-    if (program.actions.kind <= Kind.R).all():
-        return program
-    return _taking(program, [kind for kind in Kind if kind.is_compute])
+    """What the executors run, one action after the other: the rest follows from it."""
+    if not (program.actions.kind <= Kind.R).all():
+        program = _taking(program, [kind for kind in Kind if kind.is_compute])
+    return unpaired(program)
 
 
 def forwards_of(program: Program) -> Program:

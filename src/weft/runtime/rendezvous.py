@@ -35,6 +35,7 @@ class Address:
     """Where a rank listens, and which machine it sees."""
 
     host: str  # ranks that say the same share memory
+    clock: str  # and those that say the same here, a clock
     path: str
     ip: str
     port: int
@@ -43,10 +44,11 @@ class Address:
 
 @dataclass(frozen=True, slots=True)
 class Met:
-    """A mesh, and whether all its ranks share memory."""
+    """A mesh, and whether all its ranks share memory and a clock."""
 
     mesh: Mesh
     is_one_host: bool
+    is_one_clock: bool
 
 
 def meet() -> Met:
@@ -57,6 +59,7 @@ def meet() -> Met:
     with _listening_near() as near, _listening_far(_own_ip(store)) as far:
         mine = Address(
             host=_host(),
+            clock=_clock(),
             path=near.getsockname().decode("latin-1") if near.family == socket.AF_UNIX else "",
             ip=far.getsockname()[0],
             port=far.getsockname()[1],
@@ -76,7 +79,8 @@ def meet() -> Met:
         while len(met) < len(lanes) * (ranks - 1):
             lane, other, peer = _accepted(listener, mine.token)
             met[lane, other] = peer
-    return Met(Mesh(rank, _of(RECORDS, met), _of(FILES, met)), is_one_host)
+    is_one_clock = len({address.clock for address in all_of_them}) == 1
+    return Met(Mesh(rank, _of(RECORDS, met), _of(FILES, met)), is_one_host, is_one_clock)
 
 
 def _of(lane: int, met: Mapping[tuple[int, int], socket.socket]) -> dict[int, socket.socket]:
@@ -86,10 +90,23 @@ def _of(lane: int, met: Mapping[tuple[int, int], socket.socket]) -> dict[int, so
 
 def _host() -> str:
     """The machine and its network, as far as this process sees them."""
+    return f"{_machine()}/{_space('net')}"
+
+
+def _clock() -> str:
+    """The machine and its time since it started, as far as this process sees them."""
+    return f"{_machine()}/{_space('time')}"
+
+
+def _machine() -> str:
     boot = Path("/proc/sys/kernel/random/boot_id")
-    if not boot.exists():
-        return socket.gethostname()
-    return f"{boot.read_text().strip()}/{os.stat('/proc/self/ns/net').st_ino}"
+    return boot.read_text().strip() if boot.exists() else socket.gethostname()
+
+
+def _space(kind: str) -> int:
+    """The number of one of Linux's namespaces that this process is in."""
+    space = Path("/proc/self/ns", kind)
+    return space.stat().st_ino if space.exists() else 0
 
 
 def _listening_near() -> socket.socket:

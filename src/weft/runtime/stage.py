@@ -11,6 +11,7 @@ from typing import TypeAlias
 
 import torch
 from torch import Tensor, nn
+from torch.autograd import Variable
 from torch.func import functional_call
 
 from weft.runtime.deferred import Recorder, Tape
@@ -90,7 +91,7 @@ class Stage:
         saved = self._saved.pop(microbatch)
         outputs, grads = _differentiable(saved.outputs, self._all_here(gradients))
         if outputs:
-            torch.autograd.backward(outputs, grads)
+            _backward(outputs, grads)
         return tuple([value.grad for value in saved.inputs])
 
     def input_grad(
@@ -164,3 +165,14 @@ def _differentiable(
             roots.append(value)
             grads.append(grad)
     return roots, grads
+
+
+def _backward(outputs: Sequence[Tensor], grads: Sequence[Tensor | None]) -> None:
+    """As torch.autograd.backward, whose checks in Python take longer than a small stage."""
+    given = [
+        torch.ones_like(output) if grad is None else grad
+        for output, grad in zip(outputs, grads, strict=True)
+    ]
+    Variable._execution_engine.run_backward(
+        tuple(outputs), tuple(given), False, False, (), allow_unreachable=True, accumulate_grad=True
+    )

@@ -97,7 +97,7 @@ class Ranks:
         windows = windows_of(program, least=depth)
         self.transport = _transport(chosen, met.mesh, program, device, windows)
         self.ledger = Ledger(met.mesh, _last_devices(program))
-        self.lag = lag(met.mesh)
+        self.lag = 0.0 if met.is_one_clock else lag(met.mesh)
 
     def gather(self, share: bytes, what: str) -> list[bytes]:
         return self._mesh.gather(share, what)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import NDArray
 
 from weft.cost import Cost
+from weft.ir.actions import Index
 from weft.ir.earliest import Seconds, earliest
 from weft.ir.program import Program
 
@@ -25,14 +25,14 @@ def critical_path(program: Program, cost: Cost, start: Seconds, end: Seconds) ->
     delays = cost.delays(program)
     if not len(program):
         return CriticalPath((), np.empty(0))
-    binding = binding_dependency(program, delays, end)
+    decider = deciders(program, delays, end)
     path = [int(end.argmax())]
-    while (before := _decider(program, delays, end, binding, path[-1])) is not None:
+    while (before := int(decider[path[-1]])) >= 0:
         path.append(before)
     return CriticalPath(tuple(reversed(path)), _slack(program, delays, start, end))
 
 
-def binding_dependency(program: Program, delays: Seconds, end: Seconds) -> NDArray[np.int64]:
+def binding_dependency(program: Program, delays: Seconds, end: Seconds) -> Index:
     """For each slot, the dependency whose value arrives last; -1 where it reads none."""
     dependencies = program.dependencies
     arrival = end[dependencies.producer] + delays
@@ -45,20 +45,17 @@ def binding_dependency(program: Program, delays: Seconds, end: Seconds) -> NDArr
     return binding
 
 
-def _decider(
-    program: Program, delays: Seconds, end: Seconds, binding: NDArray[np.int64], action: int
-) -> int | None:
-    """The lane mate or the producer, whichever holds this action back longer."""
-    slot = int(program.slot_of[action])
-    first = int(program.first_of_slot[slot])
-    lane_start = int(program.bounds[program.lane_of[first]])
-    mate = first - 1 if first > lane_start else None
-    row = int(binding[slot])
-    if row < 0:
-        return mate
-    producer = int(program.dependencies.producer[row])
-    arrival = end[producer] + delays[row]
-    return mate if mate is not None and end[mate] >= arrival else producer
+def deciders(program: Program, delays: Seconds, end: Seconds) -> Index:
+    """For each action, the lane mate or the producer that holds it back longer; -1 for none."""
+    first = program.first_of_slot
+    mate = np.where(first > program.bounds[program.lane_of[first]], first - 1, -1)
+    decider, until = mate, np.where(mate >= 0, end[mate], -np.inf)
+    binding = binding_dependency(program, delays, end)
+    reads = np.flatnonzero(binding >= 0)
+    producer = program.dependencies.producer[binding[reads]]
+    is_later = end[producer] + delays[binding[reads]] > until[reads]
+    decider[reads[is_later]] = producer[is_later]
+    return decider[program.slot_of]
 
 
 def _slack(program: Program, delays: Seconds, start: Seconds, end: Seconds) -> Seconds:

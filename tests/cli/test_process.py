@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 from shlex import split
 
 import pytest
@@ -79,12 +80,15 @@ def test_help_alone_and_version() -> None:
 
 
 @pytest.mark.parametrize("command", [name for name in COMMANDS if name != "train"])
-def test_examples_in_the_help_print_what_they_show(command: str) -> None:
+def test_examples_in_the_help_print_what_they_show(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)  # some write a file
     lines = [line.strip() for line in weft(command, "--help").stdout.splitlines()]
     examples = [index for index, line in enumerate(lines) if line.startswith("$ weft ")]
     assert examples
     for index in examples:
-        words = split(lines[index])[2:]
+        words = split(lines[index].partition("   ")[0])[2:]
         if "program.txt" not in words:
             printed = [line.strip() for line in weft(*words).stdout.splitlines()]
             for line in lines[index + 1 :]:

@@ -7,6 +7,7 @@ import pytest
 from weft.cost import Share
 from weft.draw.bands import devices
 from weft.draw.grid import IDLE, Cell, cells, fit
+from weft.draw.view import WHOLE
 from weft.schedules import REGISTRY, one_f_one_b
 from weft.simulate import simulate
 from weft.timeline import Timeline
@@ -19,7 +20,9 @@ def timeline(name: str = "1f1b", share: Share | None = None) -> Timeline:
 
 def widths(drawn: Timeline, room: int, widest: int) -> list[set[int]]:
     """The widths of the first device's cells of equal length, shortest first."""
-    row = fit(drawn, room=room, widest=widest).rows(drawn, devices(drawn.program))[0]
+    row = fit(drawn, WHOLE.shown(drawn), room=room, widest=widest).rows(
+        drawn, devices(drawn.program)
+    )[0]
     first = drawn.program.first_of_slot
     found: dict[float, set[int]] = {}
     for cell in cells(row):
@@ -49,13 +52,13 @@ def test_lengths_without_a_common_measure_are_rounded() -> None:
 @pytest.mark.parametrize("name", [schedule.name for schedule in REGISTRY])
 @pytest.mark.parametrize("room", [8, 37, 200])
 def test_a_grid_keeps_to_its_room(name: str, room: int) -> None:
-    grid = fit(timeline(name), room=room, widest=5)
+    grid = fit(timeline(name), WHOLE.shown(timeline(name)), room=room, widest=5)
     assert 1 <= grid.columns <= room
 
 
 def test_columns_add_up_to_the_work_of_each_device() -> None:
     drawn = timeline("zbv")
-    grid = fit(drawn, room=200, widest=9)
+    grid = fit(drawn, WHOLE.shown(drawn), room=200, widest=9)
     for device, row in enumerate(grid.rows(drawn, devices(drawn.program))):
         busy = sum(cell.width for cell in cells(row) if cell.slot != IDLE)
         assert busy / grid.per_second == pytest.approx(drawn.device_work[device])
@@ -63,7 +66,7 @@ def test_columns_add_up_to_the_work_of_each_device() -> None:
 
 def test_a_row_is_read_as_cells() -> None:
     drawn = simulate(one_f_one_b(devices=2, microbatches=1))
-    grid = fit(drawn, room=6, widest=9)
+    grid = fit(drawn, WHOLE.shown(drawn), room=6, widest=9)
     assert [cells(row) for row in grid.rows(drawn, devices(drawn.program))] == [
         [Cell(0, 1), Cell(IDLE, 3), Cell(1, 2)],
         [Cell(IDLE, 1), Cell(2, 1), Cell(3, 2), Cell(IDLE, 2)],

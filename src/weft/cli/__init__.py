@@ -11,7 +11,7 @@ from weft.cli.group import Group
 COMMANDS = {
     "train": "A schedule trains a small GPT in real processes.",
     "list": "Schedules, models and devices, or all about one.",
-    "draw": "A schedule as a timeline in the terminal.",
+    "draw": "A schedule as a timeline, in the terminal or as SVG or PNG.",
     "compare": "All schedules at one shape, ranked.",
     "simulate": "Time, bubbles and memory of one schedule.",
     "verify": "Prove a program, or list every rule that it breaks.",

@@ -1,4 +1,4 @@
-"""`weft draw`: a timeline in the terminal, or the lanes as plain text."""
+"""`weft draw`: a timeline in the terminal or in a file, or the lanes as plain text."""
 
 from __future__ import annotations
 
@@ -6,13 +6,16 @@ import click
 
 from weft.cli.capacity import warn_of_memory
 from weft.cli.help import Sectioned
+from weft.cli.looks import Looks, looking
 from weft.cli.options import Passes, Prices, Sizes, count, named, passed, priced, sized
 from weft.cli.output import has_colour, screen, show_picture
 from weft.cli.passes import in_streams, timed
+from weft.cli.pictures import look_of, view_of, write_picture
 from weft.cli.requests import pricing_of, program_of
-from weft.draw import coloured, plain
+from weft.draw import View, coloured, plain
 from weft.draw.bands import devices, streams
 from weft.notation import plain as plain_lanes
+from weft.timeline import Timeline
 
 
 @click.command("draw", cls=Sectioned)
@@ -34,6 +37,7 @@ from weft.notation import plain as plain_lanes
     help="Three rows for each device: computation, communication, offload.",
 )
 @click.option("--text", "is_text", is_flag=True, help="A line of actions for each device, to diff.")
+@looking
 def command(
     name: str,
     sizes: Sizes,
@@ -43,6 +47,7 @@ def command(
     is_coloured: bool | None,
     has_streams: bool,
     is_text: bool,
+    looks: Looks,
 ) -> None:
     """Draw the timeline of schedule NAME, or of a program in the file NAME.
 
@@ -63,9 +68,16 @@ def command(
       F0 B0 F1 B1
 
     \b
-      $ weft draw zb-h1 -d 8 -n 16 --model gpt-6.2b --device a100
+      $ weft draw 1f1b -d 4 -n 8 -o 1f1b.svg --size 180mm      for a paper
+      $ weft draw zbv -d 4 -n 8 -o zbv.png --theme dark        for a slide
+      $ weft draw 1f1b -d 4 -n 8 --only 3 --window 3:9 --count-from 1
+      3 F1 B1    F2 B2    |
+
+    SVG is text and lines that papers and browsers keep sharp; PNG needs the extra `png`. Their
+    hatching tells weight gradients from the rest without colour.
 
     \b
+      $ weft draw zb-h1 -d 8 -n 16 --model gpt-6.2b --device a100
       $ weft draw kimi-k2 -d 4 -k 2 -n 8 --streams
 
     With --streams pairs are cut into attention, dispatch, experts and combine (A D E C, lower
@@ -74,18 +86,26 @@ def command(
     Times of a model on a device are in seconds. What needs more memory than a device has is
     drawn with a warning; only `weft verify` refuses it.
     """
+    look = look_of(looks)
     program, pricing = program_of(name, sizes), pricing_of(prices)
     if has_streams:
         timeline, bands_of = in_streams(program, pricing, passes), streams
     else:
         timeline, bands_of = timed(program, pricing, passes)[0], devices
     warn_of_memory(timeline)
-    if is_text:
+    view = view_of(looks, bands_of)
+    if looks.output:
+        write_picture(looks.output, timeline, view, look)
+    elif is_text:
         print(plain_lanes(timeline.program))
-        return
+    else:
+        _show(timeline, view, width, is_coloured=is_coloured)
+
+
+def _show(timeline: Timeline, view: View, width: int | None, *, is_coloured: bool | None) -> None:
     console = screen(is_coloured=is_coloured)
     columns = width or console.width
     if has_colour(console):
-        show_picture(console, coloured(timeline, width=columns, bands_of=bands_of))
+        show_picture(console, coloured(timeline, width=columns, view=view))
     else:
-        print(plain(timeline, width=columns, bands_of=bands_of))
+        print(plain(timeline, width=columns, view=view))

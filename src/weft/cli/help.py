@@ -6,9 +6,11 @@ from dataclasses import fields
 
 import click
 
+from weft.cli.looks import Looks
 from weft.cli.options import Machine, Passes, Prices
 
 BUNDLES = {
+    "The picture": Looks,
     "Added to the program": Passes,
     "Costs in units, or from a file": Prices,
     "Costs of a model on a device": Machine,

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
 from weft.ir.actions import Index
 from weft.ir.earliest import Seconds
@@ -23,6 +24,7 @@ ROWS = {
     "comm": (Stream.EXPERTS, Stream.WIRE, Stream.REDUCE),
     "copy": (Stream.OFFLOAD, Stream.ONLOAD),
 }
+MOMENTS = (Kind.UPDATE, Kind.SEND_ACTIVATION, Kind.SEND_GRADIENT)
 
 
 class Band(NamedTuple):
@@ -63,6 +65,12 @@ def shown_ends(timeline: Timeline) -> Seconds:
     ends = timeline.end.copy()
     np.maximum.at(ends, dependencies.producer[rows], timeline.end[dependencies.consumer[rows]])
     return ends
+
+
+def is_moment(timeline: Timeline) -> NDArray[np.bool_]:
+    """For each action, whether it is an update or a send that takes no time."""
+    is_short = timeline.start == shown_ends(timeline)
+    return np.asarray(is_short & np.isin(timeline.program.actions.kind, MOMENTS))
 
 
 def _lanes(program: Program, device: int, wanted: tuple[Stream, ...]) -> tuple[Index, ...]:

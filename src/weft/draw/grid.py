@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from weft.draw.bands import Band, shown_ends
+from weft.draw.view import Window
 from weft.ir.actions import Index
 from weft.ir.earliest import Seconds
 from weft.timeline import Timeline
@@ -60,7 +61,7 @@ def cells(row: Index) -> list[Cell]:
     return [Cell(slot, len(list(columns))) for slot, columns in groupby(row.tolist())]
 
 
-def fit(timeline: Timeline, *, room: int, widest: int) -> Grid:
+def fit(timeline: Timeline, window: Window, *, room: int, widest: int) -> Grid:
     """The largest grid within `room` columns that gives an ordinary action at most `widest`.
 
     Where all times are multiples of a quantum, so are the columns, and equal actions are
@@ -68,12 +69,12 @@ def fit(timeline: Timeline, *, room: int, widest: int) -> Grid:
     """
     if timeline.makespan <= 0:
         return Grid(columns=0, per_second=1.0)
-    opening = float(timeline.start.min())
-    scale = min(room / timeline.makespan, widest / usual_shortest(timeline))
+    opening, length = float(timeline.start.min()), window.end - window.start
+    scale = min(room / length, widest / usual_shortest(timeline))
     quantum = _quantum(np.concatenate([timeline.start, timeline.end]) - opening)
     if scale * quantum >= 1:
         scale = int(scale * quantum + 1e-6) / quantum
-    return Grid(max(1, round(scale * timeline.makespan)), scale, opening)
+    return Grid(max(1, round(scale * length)), scale, opening + window.start)
 
 
 def usual_shortest(timeline: Timeline) -> float:

@@ -46,8 +46,13 @@ class Mark(NamedTuple):
 
     @property
     def label(self) -> str:
-        """Letter, microbatch, a prime for each earlier stage of the device, version: F4'₁."""
-        return f"{self.letter}{self.number}" + "'" * self.place + self.subscript
+        """The name and the version: F4'₁."""
+        return self.name + self.subscript
+
+    @property
+    def name(self) -> str:
+        """Letter, microbatch, a prime for each earlier stage of the device: F4'."""
+        return f"{self.letter}{self.number}" + "'" * self.place
 
     @property
     def subscript(self) -> str:
@@ -67,7 +72,7 @@ _SUBSCRIPTS = str.maketrans("0123456789", "₀₁₂₃₄₅₆₇₈₉")
 MarksOf: TypeAlias = Callable[[int], tuple[Mark] | tuple[Mark, Mark]]
 
 
-def marker(program: Program) -> MarksOf:
+def marker(program: Program, *, count_from: int = 0) -> MarksOf:
     """A function from a slot to its marks: one, or two for a pair."""
     places = {
         (device, *held): place
@@ -82,7 +87,8 @@ def marker(program: Program) -> MarksOf:
         place = places.get((int(program.device_of[index]), action.pipe, action.stage), 0)
         version = action.version if has_versions else None
         part = None if action.segment is None else Part(action.segment % len(Part))
-        return Mark(action.kind, action.microbatch, action.span, place, version, part)
+        number = None if action.microbatch is None else action.microbatch + count_from
+        return Mark(action.kind, number, action.span, place, version, part)
 
     def marks(slot: int) -> tuple[Mark] | tuple[Mark, Mark]:
         first = int(program.first_of_slot[slot])

@@ -1,16 +1,21 @@
-"""Palette: the colour of a mark, the same in every kind of picture.
+"""Palettes: the colour of a mark, the same in every kind of picture.
 
-Each kind has a hue, each stage of a device a shade of it. Microbatches alternate in lightness,
-so that neighbours of one kind stay apart without a line between them.
+Each kind has a hue, each stage of a device a tint of it. In characters microbatches alternate in
+lightness too, so that neighbours of one kind stay apart without a line between them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from weft.draw.marks import Mark
 from weft.ir.kinds import Kind, Part
+
+TINTS = (0.0, 0.45, 0.7, 0.25)  # of a device's first, second, third and fourth stage
+DARKER, LIGHTER = 0.84, 0.28  # of every other microbatch
+BRIGHT = 0.179  # luminance from which black is easier to read than white
 
 
 class Colour(NamedTuple):
@@ -25,38 +30,101 @@ class Colour(NamedTuple):
         """From six hexadecimal digits."""
         return cls(*bytes.fromhex(code))
 
+    @property
+    def code(self) -> str:
+        """As SVG and HTML write it."""
+        return f"#{bytes(self).hex()}"
+
+    @property
+    def luminance(self) -> float:
+        """Relative luminance, as WCAG defines it."""
+        parts = [part / 255 for part in self]
+        linear = [p / 12.92 if p <= 0.03928 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]
+        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+    @property
+    def is_bright(self) -> bool:
+        return self.luminance >= BRIGHT
+
     def scaled(self, factor: float) -> Colour:
         """Darker, for a factor below 1."""
         return Colour(*(round(part * factor) for part in self))
 
-
-INK = Colour.of("161a20")  # readable on every shade
-ODD = 0.88
-
-SHADES: dict[Kind, tuple[str, ...]] = {
-    Kind.F: ("6ea0e6", "86cdea", "74c6b8", "b3bdf2"),  # blue, sky, teal, lavender
-    Kind.B: ("f2a654", "ea7f66", "dd92b6", "cfae7c"),  # orange, coral, pink, tan
-    Kind.I: ("f8d595", "f4b3a4", "f0cadd", "e6d6b4"),  # the same, lighter
-    Kind.W: ("82bf86", "b4d07a", "6fb8a4", "d2dfa6"),  # green, lime, sea, straw
-    Kind.R: ("b4b9c1", "c6c2bb", "a8b5b5", "c2b8c4"),  # greys
-}
-COPIES: dict[Kind, tuple[str, ...]] = {
-    Kind.SEND_ACTIVATION: ("5fc4b0",),  # pipeline communication
-    Kind.SEND_GRADIENT: ("5fc4b0",),
-    Kind.OFFLOAD: ("b9a5dd",),
-    Kind.ONLOAD: ("d6b8e6",),
-}
-MOVED = "f0dc63"  # expert communication
-OTHERS = ("c3a6e0",)
+    def tinted(self, share: float) -> Colour:
+        """With this share of white."""
+        return Colour(*(round(part + (255 - part) * share) for part in self))
 
 
-def colour(mark: Mark) -> Colour:
-    """The colour of a mark."""
-    is_moved = mark.part in (Part.DISPATCH, Part.COMBINE)
-    shades = (MOVED,) if is_moved else (SHADES | COPIES).get(mark.kind, OTHERS)
-    shade = Colour.of(shades[mark.place % len(shades)])
-    is_odd = mark.microbatch is not None and mark.microbatch % 2 == 1
-    return shade.scaled(ODD) if is_odd else shade
+BLACK, WHITE = Colour(0, 0, 0), Colour(255, 255, 255)
+
+
+@dataclass(frozen=True, slots=True)
+class Palette:
+    """A hue for each kind, and one for what travels to experts and back."""
+
+    hues: Mapping[Kind, str]
+    moved: str
+
+
+# The colours of Okabe and Ito, which people see apart however they see colours.
+SAFE = Palette(
+    hues={
+        Kind.F: "0072b2",  # blue
+        Kind.B: "e69f00",  # orange
+        Kind.I: "d55e00",  # vermilion
+        Kind.W: "009e73",  # green
+        Kind.R: "9a9a9a",
+        Kind.SEND_ACTIVATION: "cc79a7",  # pink: pipeline communication
+        Kind.SEND_GRADIENT: "cc79a7",
+        Kind.OFFLOAD: "a596d6",
+        Kind.ONLOAD: "cfc4ec",
+        Kind.REDUCE: "b08d57",
+        Kind.UPDATE: "5e5e5e",
+    },
+    moved="f0e442",  # yellow
+)
+
+# Those of the figures in the papers: Kimi K2 and the lectures.
+SEEDS = Palette(
+    hues={
+        Kind.F: "4a86e8",  # blue
+        Kind.B: "e5524a",  # red
+        Kind.I: "e5524a",
+        Kind.W: "c77db5",  # mauve
+        Kind.R: "9a9a9a",
+        Kind.SEND_ACTIVATION: "5bb450",  # green: pipeline communication
+        Kind.SEND_GRADIENT: "5bb450",
+        Kind.OFFLOAD: "cbb27a",
+        Kind.ONLOAD: "e4d6b0",
+        Kind.REDUCE: "3f8f8a",
+        Kind.UPDATE: "6a3d9a",  # purple
+    },
+    moved="f2d64b",  # yellow: expert communication
+)
+
+PALETTES = {"safe": SAFE, "seeds": SEEDS}
+HATCHED = (Kind.W, Kind.R)  # so that they stay apart without colour
+
+
+def shade(mark: Mark, palette: Palette = SAFE) -> Colour:
+    """The colour of a mark where lines keep neighbours apart."""
+    if mark.part in (Part.DISPATCH, Part.COMBINE):
+        return Colour.of(palette.moved)
+    hue = Colour.of(palette.hues.get(mark.kind, palette.hues[Kind.UPDATE]))
+    return hue.tinted(TINTS[mark.place % len(TINTS)])
+
+
+def colour(mark: Mark, palette: Palette = SAFE) -> Colour:
+    """The colour of a mark between neighbours, which differ in lightness."""
+    plain = shade(mark, palette)
+    if mark.microbatch is None or mark.microbatch % 2 == 0:
+        return plain
+    return plain.tinted(LIGHTER) if plain.is_bright else plain.scaled(DARKER)
+
+
+def ink(background: Colour) -> Colour:
+    """What to write with on a colour."""
+    return BLACK if background.is_bright else WHITE
 
 
 def mixed(colours: Sequence[Colour]) -> Colour:

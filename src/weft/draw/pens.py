@@ -12,7 +12,7 @@ from rich.text import Text
 
 from weft.draw.grid import IDLE, Cell, cells
 from weft.draw.marks import Mark, MarksOf
-from weft.draw.palette import INK, Colour, colour, mixed
+from weft.draw.palette import SAFE, Colour, Palette, colour, ink, mixed
 from weft.ir.actions import Index
 
 LabelOf: TypeAlias = Callable[[Mark], str]
@@ -74,11 +74,22 @@ class _Coloured:
     idle = "·"
     tick = "▏"
 
+    def __init__(self, marks_of: MarksOf, palette: Palette = SAFE) -> None:
+        self._marks_of = marks_of
+        self._palette = palette
+
     def swatch(self, mark: Mark) -> Text:
-        return Text(f" {mark.label} ", _on(colour(mark)))
+        return Text(f" {mark.label} ", _on(self._colour(mark)))
 
     def pair(self, first: Mark, second: Mark) -> Text:
-        return _stacked(first, second, 3)
+        return self._stacked(first, second, 3)
+
+    def _stacked(self, above: Mark, below: Mark, width: int) -> Text:
+        looks = Style(color=_rich(self._colour(above)), bgcolor=_rich(self._colour(below)))
+        return Text("▀" * width, looks)
+
+    def _colour(self, mark: Mark) -> Colour:
+        return colour(mark, self._palette)
 
 
 class Colours(_Coloured):
@@ -86,8 +97,8 @@ class Colours(_Coloured):
 
     per_character = 1
 
-    def __init__(self, marks_of: MarksOf, forms_of: FormsOf) -> None:
-        self._marks_of = marks_of
+    def __init__(self, marks_of: MarksOf, forms_of: FormsOf, palette: Palette = SAFE) -> None:
+        super().__init__(marks_of, palette)
         self._forms_of = forms_of
 
     def row(self, columns: Index) -> Text:
@@ -107,11 +118,11 @@ class Colours(_Coloured):
         side = width // 3
         if not (self._label(first, side) and self._label(second, side)):
             side = 0
-        middle = _stacked(first, second, width - 2 * side)
+        middle = self._stacked(first, second, width - 2 * side)
         return Text.assemble(self._side(first, side), middle, self._side(second, side))
 
     def _side(self, mark: Mark, width: int) -> Text:
-        return Text(self._label(mark, width).center(width), _on(colour(mark)))
+        return Text(self._label(mark, width).center(width), _on(self._colour(mark)))
 
     def _label(self, mark: Mark, width: int) -> str:
         return next((form for form in self._forms_of(mark) if len(form) <= width), "")
@@ -120,8 +131,8 @@ class Colours(_Coloured):
 class HalfColumns(_Coloured):
     """Two half columns of colour to a character, without labels; each mixes `samples` columns."""
 
-    def __init__(self, marks_of: MarksOf, *, samples: int) -> None:
-        self._marks_of = marks_of
+    def __init__(self, marks_of: MarksOf, palette: Palette = SAFE, *, samples: int) -> None:
+        super().__init__(marks_of, palette)
         self.per_character = 2 * samples
 
     def row(self, columns: Index) -> Text:
@@ -133,7 +144,7 @@ class HalfColumns(_Coloured):
     def _character(self, slots: list[int]) -> Text:
         if len(set(slots)) == 1 and slots[0] != IDLE:
             marks = self._marks_of(slots[0])
-            return _stacked(marks[0], marks[-1], 1)
+            return self._stacked(marks[0], marks[-1], 1)
         middle = len(slots) // 2
         left, right = self._mixed(slots[:middle]), self._mixed(slots[middle:])
         if left is None:
@@ -146,15 +157,11 @@ class HalfColumns(_Coloured):
         marks = [self._marks_of(slot) for slot in slots if slot != IDLE]
         if 2 * len(marks) < len(slots):
             return None
-        return mixed([colour(mark) for slot in marks for mark in slot])
+        return mixed([self._colour(mark) for slot in marks for mark in slot])
 
 
 def _on(background: Colour) -> Style:
-    return Style(color=_rich(INK), bgcolor=_rich(background))
-
-
-def _stacked(above: Mark, below: Mark, width: int) -> Text:
-    return Text("▀" * width, Style(color=_rich(colour(above)), bgcolor=_rich(colour(below))))
+    return Style(color=_rich(ink(background)), bgcolor=_rich(background))
 
 
 def _rich(chosen: Colour) -> Color:

@@ -9,18 +9,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from textwrap import wrap
 
-import numpy as np
-from numpy.typing import NDArray
 from rich.style import Style
 from rich.text import Text
 
-from weft.draw.bands import Band, BandsOf, devices, shown_ends
-from weft.draw.caption import WORDS, figures, legend, number, title
+from weft.draw.bands import Band, is_moment
+from weft.draw.caption import figures, number, title
 from weft.draw.grid import Grid, fit, usual_shortest
+from weft.draw.legend import Entry, Sign, legend
 from weft.draw.marks import Mark, marker
 from weft.draw.pens import DIM, Colours, HalfColumns, Letters, Pen
-from weft.draw.units import Unit, time_unit
-from weft.ir.kinds import Kind
+from weft.draw.units import round_times, time_unit
+from weft.draw.view import WHOLE, View
 from weft.ir.program import Program
 from weft.timeline import Timeline
 
@@ -28,43 +27,44 @@ MOST_ROWS = 64  # of more devices, the first and the last are drawn
 LEAST_ROOM = 8
 SAMPLES = 4  # of a half column that holds several actions
 MOMENT = Style(bold=True, reverse=True)
-MOMENTS = (Kind.UPDATE, Kind.SEND_ACTIVATION, Kind.SEND_GRADIENT)
 
 
-def plain(timeline: Timeline, *, width: int, bands_of: BandsOf = devices) -> str:
+def plain(timeline: Timeline, *, width: int, view: View = WHOLE) -> str:
     """The timeline in letters, within `width` columns."""
-    bands = bands_of(timeline.program)
+    bands = view.bands(timeline)
     room, longest = _room(bands, width) - 1, _longest_label(timeline.program)
-    grid = fit(timeline, room=room, widest=longest + 1)
+    grid = fit(timeline, view.shown(timeline), room=room, widest=longest + 1)
     has_primes = grid.per_second * usual_shortest(timeline) >= longest
     pen = Letters(
-        marker(timeline.program), lambda mark: mark.label if has_primes else mark.short_label
+        view.marker(timeline), lambda mark: mark.label if has_primes else mark.short_label
     )
     return _picture(timeline, bands, grid, pen, width).plain
 
 
-def coloured(timeline: Timeline, *, width: int, bands_of: BandsOf = devices) -> Text:
+def coloured(timeline: Timeline, *, width: int, view: View = WHOLE) -> Text:
     """The timeline in colours, within `width` columns."""
-    bands = bands_of(timeline.program)
+    bands = view.bands(timeline)
     room, longest = _room(bands, width), _longest_label(timeline.program)
-    grid = fit(timeline, room=room, widest=longest + 2)
+    grid = fit(timeline, view.shown(timeline), room=room, widest=longest + 2)
     shortest = grid.per_second * usual_shortest(timeline)
     if shortest < 1:
-        return _in_half_columns(timeline, bands, width, samples=1 if shortest >= 0.5 else SAMPLES)
+        return _in_half_columns(timeline, view, width, samples=1 if shortest >= 0.5 else SAMPLES)
     has_letters = shortest >= longest
 
     def forms(mark: Mark) -> tuple[str, ...]:
         numbers = (mark.number + mark.subscript, mark.number)
         return (mark.label, *numbers) if has_letters else numbers
 
-    pen = Colours(marker(timeline.program), forms)
+    pen = Colours(view.marker(timeline), forms, view.palette)
     return _picture(timeline, bands, grid, pen, width)
 
 
-def _in_half_columns(timeline: Timeline, bands: list[Band], width: int, *, samples: int) -> Text:
-    pen = HalfColumns(marker(timeline.program), samples=samples)
+def _in_half_columns(timeline: Timeline, view: View, width: int, *, samples: int) -> Text:
+    bands = view.bands(timeline)
+    pen = HalfColumns(view.marker(timeline), view.palette, samples=samples)
     room = pen.per_character * _room(bands, width)
-    return _picture(timeline, bands, fit(timeline, room=room, widest=room), pen, width)
+    grid = fit(timeline, view.shown(timeline), room=room, widest=room)
+    return _picture(timeline, bands, grid, pen, width)
 
 
 def _room(bands: list[Band], width: int) -> int:
@@ -90,7 +90,7 @@ def _picture(timeline: Timeline, bands: list[Band], grid: Grid, pen: Pen, width:
     lines = [
         *(Text(line, "bold") for line in wrap(title(program), width)),
         *_rows(timeline, bands, grid, pen),
-        Text(gutter + _axis(grid, pen, time_unit(timeline)), DIM),
+        Text(gutter + _axis(grid, pen, timeline), DIM),
         *_flowed(map(Text, figures(timeline)), width),
         *_flowed(_legend(timeline, bands, pen), width),
     ]
@@ -99,12 +99,12 @@ def _picture(timeline: Timeline, bands: list[Band], grid: Grid, pen: Pen, width:
 
 def _rows(timeline: Timeline, bands: list[Band], grid: Grid, pen: Pen) -> Iterator[Text]:
     gutter = _gutter(bands)
-    hidden = _hidden(timeline.program.devices)
+    hidden = _hidden(bands)
     for band, columns in zip(bands, grid.rows(timeline, bands), strict=True):
         if band.device not in hidden:
             row = _with_moments(pen.row(columns), timeline, band, grid, pen)
             yield Text.assemble((f"{band.label:>{gutter - 1}} ", DIM), row)
-        elif band.device == hidden.start:
+        elif band.device == hidden[0]:
             yield Text(f"{'':{gutter}}{len(hidden)} more devices", DIM)
 
 
@@ -114,17 +114,11 @@ def _with_moments(row: Text, timeline: Timeline, band: Band, grid: Grid, pen: Pe
     per_second = grid.per_second / pen.per_character
     for slots in band.lanes:
         first = timeline.program.first_of_slot[slots]
-        here = _is_moment(timeline)[first]
+        here = is_moment(timeline)[first]
         columns = (timeline.end[first][here] - grid.opening) * per_second
         for slot, column in zip(slots[here].tolist(), columns.tolist(), strict=True):
             row = _with_letter(row, marks_of(slot)[0].letter, round(column), pen.idle)
     return row
-
-
-def _is_moment(timeline: Timeline) -> NDArray[np.bool_]:
-    """For each action, whether it is an update or a send that takes no time."""
-    is_short = timeline.start == shown_ends(timeline)
-    return np.asarray(is_short & np.isin(timeline.program.actions.kind, MOMENTS))
 
 
 def _with_letter(row: Text, letter: str, column: int, idle: str) -> Text:
@@ -134,52 +128,46 @@ def _with_letter(row: Text, letter: str, column: int, idle: str) -> Text:
     return row
 
 
-def _hidden(devices: int) -> range:
+def _hidden(bands: list[Band]) -> list[int]:
     """The devices in the middle that are too many."""
-    if devices <= MOST_ROWS:
-        return range(0)
-    return range(MOST_ROWS // 2, devices - MOST_ROWS // 2)
+    devices = list(dict.fromkeys(band.device for band in bands))
+    return devices[MOST_ROWS // 2 : -MOST_ROWS // 2] if len(devices) > MOST_ROWS else []
 
 
-def _axis(grid: Grid, pen: Pen, unit: Unit) -> str:
+def _axis(grid: Grid, pen: Pen, timeline: Timeline) -> str:
     """Ticks at round times, as close as their numbers allow."""
+    unit = time_unit(timeline)
     per_unit = grid.per_second * unit.size / pen.per_character
     columns = -(-grid.columns // pen.per_character)
+    start = (grid.opening - float(timeline.start.min(initial=0.0))) / unit.size
     name = f" {unit.name}" if unit.name else ""
-    widest = max(9, len(number(columns / per_unit) + name) + 3)
-    step = _round_step(widest / per_unit)
+    widest = max(9, len(number(start + columns / per_unit) + name) + 3)
     axis = ""
-    for tick in range(int(columns / per_unit / step) + 1):
-        column = round(tick * step * per_unit)
-        label = f"{pen.tick}{number(tick * step)}{name if tick else ''}"
+    for time in round_times(start, start + columns / per_unit, least=widest / per_unit):
+        column = round((time - start) * per_unit)
+        label = f"{pen.tick}{number(time)}{name if time else ''}"
         if column + len(label) <= columns:
             axis = axis.ljust(column) + label
     return axis
 
 
-def _round_step(least: float) -> float:
-    """1, 2 or 5 times a power of ten."""
-    power = 10.0 ** np.floor(np.log10(least))
-    steps = [factor * power for factor in (1, 2, 5, 10)]
-    return float(next(step for step in steps if step >= least * (1 - 1e-9)))
-
-
 def _legend(timeline: Timeline, bands: list[Band], pen: Pen) -> Iterator[Text]:
-    actions = timeline.program.actions
-    for marks, meaning in legend(timeline):
-        yield Text.assemble(*map(pen.swatch, marks), f" {meaning}")
-    for second in actions.joined.nonzero()[0][:1].tolist():
-        both = Mark(actions[second - 1].kind), Mark(actions[second].kind)
-        yield Text.assemble(pen.pair(*both), " in one slot")
-    has_wires = len(bands) > timeline.program.devices
-    short = set(actions.kind[_is_moment(timeline)].tolist())
-    if Kind.UPDATE in short:
-        yield Text.assemble(("U", MOMENT), " update")
-    if short - {Kind.UPDATE} and has_wires:
-        yield Text.assemble(("P", MOMENT), f" {WORDS[Kind.SEND_ACTIVATION]}")
-    if (actions.version > 0).any():
-        yield Text("₀₁₂ version of the weights")
+    for entry in legend(timeline, bands):
+        yield Text.assemble(*_signs(entry, pen), f" {entry.meaning}")
     yield Text(f"{pen.idle} idle", DIM)
+
+
+def _signs(entry: Entry, pen: Pen) -> Iterator[Text]:
+    """What stands before a meaning."""
+    match entry.sign:
+        case Sign.MARKS:
+            yield from map(pen.swatch, entry.marks)
+        case Sign.PAIR:
+            yield pen.pair(*entry.marks)
+        case Sign.MOMENT:
+            yield Text(entry.marks[0].letter, MOMENT)
+        case Sign.VERSION:
+            yield Text("₀₁₂")
 
 
 def _flowed(phrases: Iterable[Text], width: int) -> Iterator[Text]:

@@ -6,6 +6,7 @@ they were measured, or where the cost says how it knows them.
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 from weft.timeline import Timeline
@@ -54,3 +55,12 @@ def memory_unit(timeline: Timeline) -> Unit:
     if not is_physical(timeline):
         return NONE
     return fitting(max(timeline.memory.peaks), BYTES)
+
+
+def round_times(start: float, end: float, *, least: float) -> list[float]:
+    """Round numbers from `start` to `end`, `least` or more apart: 0, 5, 10."""
+    power = 10.0 ** math.floor(math.log10(least))
+    steps = [factor * power for factor in (1, 2, 5, 10)]
+    step = next(step for step in steps if step >= least * (1 - 1e-9))
+    first = math.ceil(start / step - 1e-9)
+    return [tick * step for tick in range(first, int(end / step + 1e-9) + 1)]

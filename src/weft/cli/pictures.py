@@ -1,0 +1,69 @@
+"""Pictures: what the options ask for, and the files that pictures go to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeAlias
+
+from weft.cli.files import write
+from weft.cli.looks import Looks
+from weft.draw import Look, View, Window, plain, to_png, to_svg
+from weft.draw.bands import BandsOf
+from weft.draw.look import LIGHT, THEMES
+from weft.draw.palette import PALETTES
+from weft.draw.size import FREE, Size
+from weft.errors import InputError
+from weft.timeline import Timeline
+
+LETTERS = 120  # columns of a picture in a .txt
+
+Maker: TypeAlias = Callable[[Timeline, View, Look], str | bytes]
+
+
+def view_of(looks: Looks, bands_of: BandsOf) -> View:
+    """What of a timeline is drawn."""
+    return View(
+        bands_of=bands_of,
+        only=looks.only,
+        window=Window(*looks.window) if looks.window else None,
+        count_from=looks.count_from,
+        palette=PALETTES[looks.palette],
+    )
+
+
+def look_of(looks: Looks) -> Look:
+    """How it is drawn; refused where there is no file to draw it in."""
+    suffix = looks.output.suffix.lower() if looks.output else ""
+    if looks.output and suffix not in MAKERS:
+        forms = ", ".join(MAKERS)
+        raise InputError(f"{looks.output}: a picture's file ends in one of {forms}")
+    given = [("--size", looks.size), ("--theme", looks.theme), ("--memory", looks.has_memory)]
+    for flag, value in given:
+        if value and suffix not in (".svg", ".png"):
+            raise InputError(f"{flag} is for a picture in a file; add -o FILE.svg or FILE.png")
+    return Look(
+        size=Size.of(looks.size) if looks.size else FREE,
+        theme=THEMES[looks.theme] if looks.theme else LIGHT,
+        has_memory=looks.has_memory,
+    )
+
+
+def write_picture(output: Path, timeline: Timeline, view: View, look: Look) -> None:
+    """A picture in the form that the name of its file ends in."""
+    write(output, MAKERS[output.suffix.lower()](timeline, view, look))
+
+
+def _svg(timeline: Timeline, view: View, look: Look) -> str:
+    return to_svg(timeline, view=view, look=look)
+
+
+def _png(timeline: Timeline, view: View, look: Look) -> bytes:
+    return to_png(to_svg(timeline, view=view, look=look), zoom=look.size.zoom)
+
+
+def _text(timeline: Timeline, view: View, look: Look) -> str:
+    return plain(timeline, width=LETTERS, view=view) + "\n"
+
+
+MAKERS: dict[str, Maker] = {".svg": _svg, ".png": _png, ".txt": _text}

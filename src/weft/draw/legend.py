@@ -1,0 +1,97 @@
+"""Legend: what the marks of a picture mean, whatever they are drawn with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from enum import Enum
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from weft.draw.bands import Band, is_moment, shown_ends
+from weft.draw.marks import Mark
+from weft.ir.kinds import Kind, Part
+from weft.timeline import Timeline
+
+WORDS = {
+    Kind.F: "forward",
+    Kind.B: "backward",
+    Kind.I: "input gradient",
+    Kind.W: "weight gradient",
+    Kind.R: "recompute",
+    Kind.UPDATE: "update",
+    Kind.SEND_ACTIVATION: "send to another device",
+    Kind.OFFLOAD: "offload",
+    Kind.ONLOAD: "load back",
+}
+PART_WORDS = {
+    Part.ATTENTION: "attention",
+    Part.DISPATCH: "dispatch to experts",
+    Part.EXPERTS: "experts",
+    Part.COMBINE: "combine",
+}
+
+
+class Sign(Enum):
+    """How an entry shows its marks."""
+
+    MARKS = "side by side"
+    PAIR = "in one slot"
+    MOMENT = "as what takes no time"
+    VERSION = "as the digits below a label"
+
+
+class Entry(NamedTuple):
+    """Marks and what they mean."""
+
+    sign: Sign
+    marks: tuple[Mark, ...]
+    meaning: str
+
+
+def legend(timeline: Timeline, bands: list[Band]) -> Iterator[Entry]:
+    """All that these bands show."""
+    actions = timeline.program.actions
+    is_shown = _is_shown(timeline, bands)
+    takes_time = is_shown & (shown_ends(timeline) > timeline.start)
+    yield from _kinds(timeline, takes_time & (actions.segment < 0))
+    yield from _parts(timeline, takes_time & (actions.segment >= 0))
+    for second in np.flatnonzero(actions.joined & is_shown)[:1].tolist():
+        both = Mark(actions[second - 1].kind), Mark(actions[second].kind)
+        yield Entry(Sign.PAIR, both, "in one slot")
+    short = actions.kind[is_shown & is_moment(timeline)]
+    if (short == Kind.UPDATE).any():
+        yield Entry(Sign.MOMENT, (Mark(Kind.UPDATE),), WORDS[Kind.UPDATE])
+    if (short != Kind.UPDATE).any():
+        mark = Mark(Kind.SEND_ACTIVATION)
+        yield Entry(Sign.MOMENT, (mark,), WORDS[mark.kind])
+    if (actions.version[actions.kind <= Kind.R] > 0).any():
+        yield Entry(Sign.VERSION, (), "version of the weights")
+
+
+def _is_shown(timeline: Timeline, bands: list[Band]) -> NDArray[np.bool_]:
+    """For each action, whether one of the bands has it."""
+    shown = np.zeros(len(timeline.program.first_of_slot), np.bool_)
+    for band in bands:
+        for slots in band.lanes:
+            shown[slots] = True
+    return np.asarray(shown[timeline.program.slot_of])
+
+
+def _kinds(timeline: Timeline, here: NDArray[np.bool_]) -> Iterator[Entry]:
+    """A mark for each of a device's stages."""
+    places = range(max(len(held) for held in timeline.program.placement.held))
+    for kind in map(Kind, np.unique(timeline.program.actions.kind[here]).tolist()):
+        if kind in WORDS:
+            stages = places if kind.is_compute else range(1)
+            marks = tuple(Mark(kind, place=place) for place in stages)
+            yield Entry(Sign.MARKS, marks, WORDS[kind])
+
+
+def _parts(timeline: Timeline, here: NDArray[np.bool_]) -> Iterator[Entry]:
+    """A mark for the way there and one for the way back."""
+    segments = timeline.program.actions.segment[here]
+    for part in map(Part, np.unique(segments % len(Part)).tolist()):
+        marks = tuple(Mark(kind, part=part) for kind in (Kind.F, Kind.B))
+        yield Entry(Sign.MARKS, marks, PART_WORDS[part])

@@ -1,0 +1,81 @@
+"""The whole picture, from paper to legend."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from html import escape
+
+from weft.draw.caption import figures, title
+from weft.draw.legend import legend
+from weft.draw.look import PLAIN, Look
+from weft.draw.marks import Mark
+from weft.draw.svg import words
+from weft.draw.svg.boxes import boxes, drawn, hatchings, moments
+from weft.draw.svg.elements import FONT, element, group, rectangle
+from weft.draw.svg.foot import drawn_foot, foot, foot_height
+from weft.draw.svg.frame import SIZE, Frame, Wanted, frame, paper_width
+from weft.draw.svg.labels import ideal_width, labels
+from weft.draw.svg.levels import levels
+from weft.draw.view import WHOLE, View
+from weft.timeline import Timeline
+
+
+def to_svg(timeline: Timeline, *, view: View = WHOLE, look: Look = PLAIN) -> str:
+    """The timeline as an SVG document."""
+    width = paper_width(timeline, view, look, ideal_width(timeline, view))
+    head, signs = words.head(timeline, width), foot(timeline, view, look, width)
+    wanted = Wanted(words.head_height(head), foot_height(signs))
+    paper = frame(timeline, view, look, width, wanted)
+    theme = look.theme
+    content = [
+        element("title", escape(title(timeline.program))),
+        element("desc", escape("; ".join(figures(timeline)))),
+        element("defs", *hatchings(_marks(timeline, view), view.palette)),
+        rectangle(0, 0, paper.width, paper.height, fill=theme.paper.code),
+        group(words.drawn_head(head), fill=theme.text.code),
+        group(_idle(paper), fill=theme.idle.code),
+        group(words.axes(timeline, paper), fill=theme.faint.code, color=theme.faint.code),
+        *_rows(timeline, view, paper),
+        group(levels(timeline, paper, look), fill=theme.faint.code),
+        group(drawn_foot(signs, paper), fill=theme.text.code),
+    ]
+    return _document(content, paper, look)
+
+
+def _document(content: list[str], paper: Frame, look: Look) -> str:
+    return (
+        element(
+            "svg",
+            "\n",
+            *(f"{part}\n" for part in content if part),
+            xmlns="http://www.w3.org/2000/svg",
+            width=look.size.written(paper.width),
+            height=look.size.written(paper.height),
+            viewBox=f"0 0 {paper.width:g} {paper.height:g}",
+            role="img",
+            font_family=FONT,
+            font_size=SIZE,
+        )
+        + "\n"
+    )
+
+
+def _marks(timeline: Timeline, view: View) -> Iterator[Mark]:
+    for entry in legend(timeline, view.bands(timeline)):
+        yield from entry.marks
+
+
+def _idle(paper: Frame) -> Iterator[str]:
+    for row in paper.rows:
+        yield rectangle(paper.left, row.top, paper.room, row.height)
+
+
+def _rows(timeline: Timeline, view: View, paper: Frame) -> Iterator[str]:
+    """Boxes of each row, what takes no time, and the labels above all of that."""
+    written = labels(timeline, view, paper)
+    for row in paper.rows:
+        here = boxes(timeline, view, paper, row)
+        instants = list(moments(timeline, view, paper, row))
+        yield group(drawn([*here, *instants], view.palette))
+        inside = written.drawn(here, view.palette)
+        yield group(inside, text_anchor="middle", font_size=written.size)

@@ -16,7 +16,6 @@ from select import select
 from time import monotonic
 from typing import Any
 
-PROGRAM = shutil.which("chromium") or shutil.which("chromium-browser")
 MISSING = "Chromium is missing: apt-get install chromium"
 FLAGS = (
     "--headless",
@@ -31,7 +30,12 @@ FLAGS = (
     "--force-device-scale-factor=1",
     "--remote-debugging-pipe",
 )
-PATIENCE = 60.0
+PATIENCE = 30.0
+
+
+def program() -> str | None:
+    """Where Chromium is, if it is anywhere."""
+    return shutil.which("chromium") or shutil.which("chromium-browser")
 
 
 class Browser:
@@ -134,15 +138,12 @@ class Page:
         assert "exceptionDetails" not in answer, answer["exceptionDetails"]
         return answer["result"].get("value")
 
-    def until(self, condition: str) -> Any:
+    def until(self, condition: str) -> None:
         """Wait until an expression is true."""
         deadline = monotonic() + PATIENCE
         while monotonic() < deadline:
-            value = self.run(
-                f"(() => {{ try {{ return {condition} }} catch {{ return null }} }})()"
-            )
-            if value:
-                return value
+            if self.run(f"(() => {{ try {{ return Boolean({condition}) }} catch {{}} }})()"):
+                return
             self.run("new Promise((done) => setTimeout(done, 20))")
         raise AssertionError(f"never true: {condition}; {self.faults}")
 
@@ -196,9 +197,10 @@ class Page:
 @contextmanager
 def browser() -> Iterator[Browser]:
     """A browser for as long as it is needed."""
-    assert PROGRAM, MISSING
+    found = program()
+    assert found, MISSING
     with tempfile.TemporaryDirectory(prefix="weft-browser", ignore_cleanup_errors=True) as folder:
-        running = Browser(PROGRAM, Path(folder))
+        running = Browser(found, Path(folder))
         try:
             yield running
         finally:

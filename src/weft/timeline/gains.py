@@ -13,6 +13,7 @@ So the longest path around v is the largest of the stretches that cover its midd
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -20,6 +21,7 @@ import numpy as np
 from weft.cost import Cost
 from weft.ir.actions import Index
 from weft.ir.earliest import Precedence, Seconds, earliest
+from weft.ir.kinds import Kind
 from weft.ir.program import Program
 
 SHARE = 0.1  # of an action's duration
@@ -49,6 +51,46 @@ def gains(program: Program, cost: Cost, start: Seconds, end: Seconds) -> Seconds
     spare = makespan - around
     gained[critical] = np.where(spare > noise, np.minimum(SHARE * duration[critical], spare), 0.0)
     return gained[program.slot_of]
+
+
+class Help(NamedTuple):
+    """What it would bring if every action of a kind at a stage took a tenth less."""
+
+    kind: Kind
+    stage: int
+    seconds: float
+
+
+def helps(program: Program, cost: Cost, start: Seconds, end: Seconds) -> list[Help]:
+    """Every kind of work at every stage, timed again with a tenth less; the best first."""
+    precedence = program.precedence(cost.delays(program))
+    duration = (end - start)[program.first_of_slot]
+    makespan = _makespan(precedence, duration)
+    found = []
+    for kind, stage, rows in _groups(program):
+        shorter = duration.copy()
+        np.subtract.at(shorter, program.slot_of[rows], SHARE * _own(program, duration, rows))
+        gained = makespan - _makespan(precedence, shorter)
+        found.append(Help(kind, stage, gained if gained > 1e-12 * makespan else 0.0))
+    return sorted(found, key=lambda help: -help.seconds)
+
+
+def _makespan(precedence: Precedence, duration: Seconds) -> float:
+    return float((earliest(precedence, duration) + duration).max(initial=0.0))
+
+
+def _groups(program: Program) -> Iterator[tuple[Kind, int, Index]]:
+    """The actions of each kind that computes, at each stage."""
+    actions = program.actions
+    for kind in (kind for kind in Kind if kind.is_compute):
+        for stage in np.unique(actions.stage[actions.kind == kind]).tolist():
+            yield kind, stage, np.flatnonzero((actions.kind == kind) & (actions.stage == stage))
+
+
+def _own(program: Program, duration: Seconds, rows: Index) -> Seconds:
+    """Seconds of these actions; of a pair's, half of what the pair takes."""
+    in_slot = np.bincount(program.slot_of)[program.slot_of[rows]]
+    return np.asarray(duration[program.slot_of[rows]] / in_slot)
 
 
 def _longest_around(

@@ -25,6 +25,7 @@ class Cause(Enum):
     WIRE = "wire"  # it is computed and on its way
     MEMORY = "memory"  # something else is ready and would not fit
     ORDER = "order"  # something else is ready, but the program runs another first
+    OPTIMIZER = "optimizer"  # the weights that come next are not updated yet
     COOL_DOWN = "cool-down"  # all its work is done, the step is not
 
     @property
@@ -114,10 +115,19 @@ class _Observer:
         for begin, finish in pairwise(cuts):
             if begin >= passed_over:
                 cause = self._why_not(stretch, slots, other_ready)
+            elif begin >= computed:
+                cause = Cause.WIRE
             else:
-                cause = Cause.WIRE if begin >= computed else Cause.VALUE
+                cause = self._what_is_missing(stretch)
             pieces.append(stretch._replace(start=begin, end=finish, cause=cause))
         return pieces
+
+    def _what_is_missing(self, stretch: Idle) -> Cause:
+        """A value, or weights."""
+        if stretch.waits_for is None:
+            return Cause.VALUE
+        kind = self._program.actions.kind[stretch.waits_for]
+        return Cause.OPTIMIZER if kind in (Kind.REDUCE, Kind.UPDATE) else Cause.VALUE
 
     def _why_not(self, stretch: Idle, slots: Index, other_ready: float) -> Cause:
         """Why an action that was ready did not run: no memory for it, or the order says so."""

@@ -13,7 +13,7 @@ from weft.ir.actions import Column, Index
 from weft.ir.earliest import Seconds
 from weft.ir.program import Program
 from weft.timeline.critical import CriticalPath, critical_path, deciders
-from weft.timeline.gains import gains
+from weft.timeline.gains import Help, gains, helps
 from weft.timeline.idle import Idle, idle_stretches
 from weft.timeline.memory import Usage, peak_activations, usage
 
@@ -122,6 +122,11 @@ class Timeline:
     def gains(self) -> Seconds:
         """For each action, how much sooner all would end if it alone took a tenth less."""
         return gains(self.program, self.cost, self.start, self.end)
+
+    @cached_property
+    def helps(self) -> list[Help]:
+        """What shortening all work of a kind at a stage by a tenth would bring, best first."""
+        return helps(self.program, self.cost, self.start, self.end)
 
     @cached_property
     def _slots(self) -> Index:

@@ -15,6 +15,7 @@ from weft.schedules import REGISTRY
 from weft.simulate import simulate
 from weft.timeline import Timeline
 from weft.verify import check
+from weft.web.helps import helps
 from weft.web.plot import points
 from weft.web.requests import MOST_ACTIONS, Request, read_request, unfolded
 from weft.web.view import view
@@ -67,12 +68,17 @@ def _refused(request: Request, reason: str, nearest: object) -> Answer:
 
 
 def plot(asked: Mapping[str, object]) -> Answer:
-    """Time and memory of every schedule at the shape of a request."""
+    """Time and memory of a schedule and its variants; a page asks for one after the other."""
     request = read_request(asked.get("request"))
     actions = 2 * request.shape.stages * request.shape.microbatches
     if actions > MOST_PLOTTED:
         raise InputError(f"the plot is made for shapes of up to {MOST_PLOTTED:,} actions")
     return {"points": points(request)}
+
+
+def helped(asked: Mapping[str, object]) -> Answer:
+    """What would shorten the step of a request."""
+    return {"helps": helps(read_request(asked.get("request")).timeline())}
 
 
 def opened(asked: Mapping[str, object]) -> Answer:
@@ -83,7 +89,7 @@ def opened(asked: Mapping[str, object]) -> Answer:
     timeline = _timeline(text, name[:80])
     if len(timeline.program) > MOST_ACTIONS:
         raise InputError(f"{len(timeline.program):,} actions; the page shows {MOST_ACTIONS:,}")
-    return {"timelines": [view(timeline)]}
+    return {"timelines": [view(timeline) | {"helps": helps(timeline)}]}
 
 
 def _timeline(text: str, source: str) -> Timeline:
@@ -108,5 +114,6 @@ def _timed(program: Program) -> Timeline:
 ANSWERS: dict[str, Callable[[Mapping[str, object]], Answer]] = {
     "/timelines": timelines,
     "/plot": plot,
+    "/helps": helped,
     "/open": opened,
 }

@@ -15,6 +15,7 @@ from os import PathLike
 from pathlib import Path
 
 from weft.timeline import Timeline
+from weft.web.helps import helps
 from weft.web.view import view
 from weft.web.words import words
 
@@ -25,15 +26,26 @@ PARTS = files("weft.web") / "page"
 def write_page(
     path: str | PathLike[str], timelines: Sequence[Timeline], titles: Sequence[str] = ()
 ) -> None:
-    """Write a page of some timelines, one above the other on one scale of time."""
+    """Write a page of some timelines, one above the other on one scale of time.
+
+    Two of the same program, as predicted and as measured, are shown device by device.
+    """
     Path(path).write_text(page(timelines, titles), encoding="utf-8")
 
 
-def page(timelines: Sequence[Timeline], titles: Sequence[str] = ()) -> str:
-    """The page of some timelines, under their own names or these."""
+def page(
+    timelines: Sequence[Timeline],
+    titles: Sequence[str] = (),
+    *,
+    options: Mapping[str, object] | None = None,
+) -> str:
+    """The page of some timelines, under their own names or these; `options` it begins with."""
     names = [*titles, *[""] * (len(timelines) - len(titles))]
-    views = [view(timeline, name) for timeline, name in zip(timelines, names, strict=True)]
-    return assembled({"timelines": views})
+    views = [
+        view(timeline, name) | {"helps": helps(timeline)}
+        for timeline, name in zip(timelines, names, strict=True)
+    ]
+    return assembled({"timelines": views, "options": options or {}})
 
 
 def assembled(content: Mapping[str, object]) -> str:

@@ -1,12 +1,10 @@
-"""The plot: time and memory of every schedule and variant at one shape."""
+"""The plot: time and memory of a schedule and its variants at one shape."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 
 from weft.errors import ProgramError, WeftError
-from weft.schedules import REGISTRY, Schedule
 from weft.simulate import steady
 from weft.timeline import Timeline
 from weft.web.requests import Request, check_size
@@ -15,20 +13,13 @@ LOOPS = 2  # stages per device where a schedule takes any number: fewer would be
 
 
 def points(request: Request) -> list[dict[str, object]]:
-    """A point for each schedule and variant with the shape and costs of a request."""
-    return [_point(one) for one in _requests(request)]
-
-
-def _requests(request: Request) -> Iterator[Request]:
-    for schedule in REGISTRY:
-        shape = request.shape.but(stages_per_device=_stages_per_device(schedule, request))
-        for variant in ("", *schedule.variants):
-            yield replace(request, schedule=schedule, shape=shape.but(variant=variant))
-
-
-def _stages_per_device(schedule: Schedule, request: Request) -> int:
-    least, most = schedule.stages_per_device
-    return least if most is not None else max(least, LOOPS, request.shape.stages_per_device)
+    """A point for each variant of a request's schedule, at its shape and costs."""
+    least, most = request.schedule.stages_per_device
+    asked = request.shape.stages_per_device
+    stages = least if most is not None else max(least, LOOPS, asked)
+    shape = request.shape.but(stages_per_device=stages)
+    variants = ("", *request.schedule.variants)
+    return [_point(replace(request, shape=shape.but(variant=variant))) for variant in variants]
 
 
 def _point(request: Request) -> dict[str, object]:

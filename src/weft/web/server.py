@@ -11,6 +11,7 @@ import json
 from collections.abc import Mapping
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from socket import AF_INET6
 from threading import Lock
 from urllib.parse import urlsplit
 
@@ -18,7 +19,7 @@ from weft.errors import InputError, WeftError
 from weft.web.answers import ANSWERS, catalogue
 from weft.web.page import assembled
 
-LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
+LOOPBACK = ("127.0.0.1", "localhost", "[::1]")  # what a browser may call it
 MOST_BYTES = 64 << 20  # of a question
 PATIENCE = 30.0  # seconds in which a question must be asked
 
@@ -29,6 +30,8 @@ class Server(ThreadingHTTPServer):
     daemon_threads = True
 
     def __init__(self, host: str = "127.0.0.1", port: int = 0) -> None:
+        if ":" in host:
+            self.address_family = AF_INET6
         super().__init__((host, port), _Handler)
         self.host, self.port = host, int(self.server_address[1])
         self.page = assembled({"timelines": [], "live": {"schedules": catalogue()}}).encode()
@@ -37,12 +40,18 @@ class Server(ThreadingHTTPServer):
     @property
     def address(self) -> str:
         """Where a browser finds it."""
-        return f"http://{self.host}:{self.port}/"
+        return f"http://{_bracketed(self.host)}:{self.port}/"
 
     def knows(self, host: str | None) -> bool:
         """Whether a name is one of the server's own."""
-        names = {self.host} if self.host not in LOOPBACK else set(LOOPBACK)
+        own = _bracketed(self.host)
+        names = LOOPBACK if own in LOOPBACK else (own,)
         return host in {f"{name}:{self.port}" for name in names}
+
+
+def _bracketed(host: str) -> str:
+    """As an address writes it."""
+    return f"[{host}]" if ":" in host else host
 
 
 class _Handler(BaseHTTPRequestHandler):

@@ -1,12 +1,12 @@
-"""Words: how the page names what it shows, the same as every other picture."""
+"""Words and colours: how the page names and paints what it shows, as every other picture does."""
 
 from __future__ import annotations
 
-from weft.draw.caption import PART_WORDS, WORDS
-from weft.draw.marks import LETTERS
+from weft.draw.legend import PART_WORDS, WORDS
+from weft.draw.marks import LETTERS, Mark
+from weft.draw.palette import HATCHED, PALETTES, TINTS, Palette, colour
 from weft.ir.kinds import Kind, Part
 from weft.notation.tokens import FORMS
-from weft.web.palettes import COLOURS, MOVED, PALETTES
 
 MEANINGS = {
     "warm-up": "nothing has reached the device yet",
@@ -24,9 +24,9 @@ def words() -> dict[str, object]:
     return {
         "kinds": [_kind(kind) for kind in Kind],
         "parts": [{"word": PART_WORDS[part], "letter": part.name[0]} for part in Part],
-        "moved": MOVED,
+        "moved": [Part.DISPATCH, Part.COMBINE],
         "causes": MEANINGS,
-        "palettes": PALETTES,
+        "palettes": {name: _colours(palette) for name, palette in PALETTES.items()},
     }
 
 
@@ -38,5 +38,18 @@ def _kind(kind: Kind) -> dict[str, object]:
         "letter": LETTERS.get(kind) or letter or "×",
         "prefix": prefix,
         "token": letter,
-        "colour": COLOURS[kind],
+        "is_hatched": kind in HATCHED,
     }
+
+
+def _colours(palette: Palette) -> dict[str, object]:
+    """For each kind and each of a device's stages, that of even and of odd microbatches."""
+    places = range(len(TINTS))
+    return {
+        "kinds": [[_pair(Mark(kind, place=place), palette) for place in places] for kind in Kind],
+        "moved": _pair(Mark(Kind.F, part=Part.DISPATCH), palette),
+    }
+
+
+def _pair(mark: Mark, palette: Palette) -> list[str]:
+    return [colour(mark._replace(microbatch=number), palette).code for number in (0, 1)]

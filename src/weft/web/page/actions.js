@@ -78,7 +78,7 @@ function paintLabel(pen, timeline, styled, action, x, y, width, height) {
     const wide = Math.min(width - 2, label.length * SIGN + 4);
     pen.rect(x + (width - wide) / 2, y + Math.max(1, height / 2 - 7), wide, Math.min(14, height - 2), style.css);
   }
-  pen.text(x + width / 2, middle, label, style.ink, { size: height < 13 ? 9 : 11, align: "center" });
+  pen.text(x + width / 2, middle, label, style.ink, { size: height < 13 || width < label.length * SIGN + 6 ? 10 : 11, align: "center" });
 }
 
 /** Each pixel gets the mean colour of what covers it, so that no action is lost or exaggerated. */

@@ -26,6 +26,7 @@ function tableOf(app, timeline) {
   ]);
   const caption = `${timeline.title}: actions ${first + 1} to ${last} of ${timeline.count}, device by device`;
   const made = table(caption, ["action", "does", "device", "starts", "ends", "started behind"], rows);
+  made.querySelectorAll("td:nth-child(2), th:nth-child(2)").forEach((cell) => cell.classList.add("words"));
   const turn = (step) => () => {
     timeline.tablePage = Math.max(0, Math.min(timeline.count - 1, first + step));
     app.updateTab();

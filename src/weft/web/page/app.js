@@ -22,7 +22,7 @@ export class App {
     this.live = content.live ?? null;
     this.timelines = [];
     this.hidden = new Set();
-    this.options = { ...OPTIONS };
+    this.options = { ...OPTIONS, ...content.options };
     this.view = { from: 0, to: 1, scroll: 0 };
     this.viewport = { width: 0, height: 0 };
     this.selection = null; // { timeline, action } or { timeline, gap }

@@ -20,5 +20,5 @@ export function reasonOf(timeline, action) {
   const decider = timeline.columns.decider[action];
   if (decider < 0) return "nothing held it back";
   return timeline.laneOf[decider] === timeline.laneOf[action]
-    ? "behind the one before it on its device" : "behind what it reads";
+    ? "behind the one before it" : "behind what it reads";
 }

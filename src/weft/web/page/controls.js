@@ -37,9 +37,10 @@ class Controls {
     this.state = { ...structuredClone(USUAL), ...fromAddress() };
     this.asking = null;
     this.refusals = el("div", { role: "alert" });
-    this.plotLater = debounced(250, () => this.plot());
+    this.moreLater = debounced(200, () => this.more());
     this.streams = app.options.streams;
     app.on("timelines", () => this.followStreams());
+    app.on("select", () => this.moreLater()); // another tab may be open
   }
 
   begin() {
@@ -141,7 +142,7 @@ class Controls {
       const { answers } = await post("/timelines", { requests: this.requests() }, this.asking.signal);
       this.show(answers);
       this.app.answered = performance.now() - began;
-      this.plotLater();
+      this.moreLater();
     } catch (error) {
       if (error.name !== "AbortError") tell(error.message, true);
     }
@@ -167,14 +168,38 @@ class Controls {
     return box;
   }
 
-  async plot() {
+  /** What the open tab needs beyond the timelines; one schedule after the other, so that none waits long. */
+  async more() {
+    const { signal } = this.asking;
     try {
-      const { points } = await post("/plot", { request: this.requests()[0] });
-      this.app.points = points;
+      if (this.app.tab === "plot") await this.plot(signal);
+      if (this.app.tab === "helps") await this.help(signal);
     } catch (error) {
-      this.app.points = [];
+      if (error.name !== "AbortError") tell(error.message, true);
     }
-    if (this.app.tab === "plot") this.app.updateTab();
+  }
+
+  async plot(signal) {
+    const [request] = this.requests();
+    const shape = JSON.stringify({ ...request, schedule: "", variant: "", stages_per_device: 0 });
+    if (this.plotted === shape) return;
+    const found = [];
+    for (const schedule of this.schedules.keys()) {
+      const { points } = await post("/plot", { request: { ...request, schedule, variant: "" } }, signal);
+      found.push(...points);
+      this.app.points = [...found];
+      if (this.app.tab === "plot") this.app.updateTab();
+    }
+    this.plotted = shape;
+  }
+
+  async help(signal) {
+    const requests = this.requests();
+    for (const [index, timeline] of this.app.timelines.entries()) {
+      if (timeline.helps !== undefined || !requests[index]) continue;
+      timeline.helps = (await post("/helps", { request: { ...requests[index], streams: false } }, signal)).helps;
+    }
+    if (this.app.tab === "helps") this.app.updateTab();
   }
 }
 

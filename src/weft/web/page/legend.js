@@ -3,7 +3,6 @@
 import { el } from "weft/dom.js";
 import { CATEGORY_COLOURS, CAUSE_COLOURS } from "weft/palette.js";
 
-const HATCHED = new Set(["W", "R"]);
 const COLOURINGS = {
   microbatch: "a colour for each microbatch, again after twelve",
   stage: "a colour for each stage, again after twelve",
@@ -30,19 +29,34 @@ function entry(colour, words, look = "") {
 function kinds(app) {
   const { colour, palette } = app.options;
   if (COLOURINGS[colour]) return [el("span", {}, `Colours: ${COLOURINGS[colour]}`)];
+  const colours = app.words.palettes[palette];
   const found = new Map();
   for (const timeline of app.shown()) {
-    const { kind, segment, start, end } = timeline.columns;
-    for (let action = 0; action < timeline.count; action++) {
-      if (end[action] <= start[action]) continue;
-      const { colour: name, word } = timeline.words.kinds[kind[action]];
-      const isMoved = segment[action] >= 0 && timeline.words.moved.includes(segment[action] % 4);
-      if (isMoved) found.set("experts", "expert communication");
-      else if (!found.has(name)) found.set(name, word);
+    for (const kind of present(timeline)) {
+      const isMoved = kind < 0;
+      const { word, is_hatched: isHatched } = isMoved ? { word: "expert communication" } : app.words.kinds[kind];
+      const code = isMoved ? colours.moved[0] : colours.kinds[kind][0][0];
+      const same = [...found.values()].some((one) => one.code === code && isWire(app, kind));
+      if (!found.has(word) && !same) found.set(word, { code, isHatched });
     }
   }
-  return [...found].map(([name, word]) =>
-    entry(app.words.palettes[palette][name], word, HATCHED.has(name) ? "hatched" : ""));
+  return [...found].map(([word, { code, isHatched }]) => entry(code, word, isHatched ? "hatched" : ""));
+}
+
+const isWire = (app, kind) => kind >= 0 && /^(SEND|RECV)/.test(app.words.kinds[kind].name);
+
+/** The kinds that take time; -1 stands for the parts of layers that communicate. */
+function present(timeline) {
+  if (timeline.present) return timeline.present;
+  const { kind, segment, start, end } = timeline.columns;
+  const kinds = new Set();
+  for (let action = 0; action < timeline.count; action++) {
+    if (end[action] <= start[action]) continue;
+    const isMoved = segment[action] >= 0 && timeline.words.moved.includes(segment[action] % 4);
+    kinds.add(isMoved ? -1 : kind[action]);
+  }
+  timeline.present = [...kinds].sort((one, other) => one - other);
+  return timeline.present;
 }
 
 function causes(app) {

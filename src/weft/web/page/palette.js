@@ -1,7 +1,6 @@
 // Colours: a style for each action, chosen by what the reader asks to see.
 
 const PARTS = 4;
-const HATCHED = new Set(["W", "R"]); // so that kinds stay apart without colour
 const STEPS = 12;
 
 const rgb = (code) => [1, 3, 5].map((at) => parseInt(code.slice(at, at + 2), 16));
@@ -21,24 +20,19 @@ function style(colour, isHatched = false) {
   return { colour, css: css(colour), ink: inkOn(colour), isHatched };
 }
 
-/** Shades of a kind: a device's further stages are paler, every other microbatch darker. */
-function shade(base, place, isOdd) {
-  const paler = mix(base, [255, 255, 255], Math.min(0.54, 0.27 * place));
-  return isOdd ? mix(paler, [0, 0, 0], 0.09) : paler;
-}
-
+/** Python's own palettes: a colour for each kind, each of a device's stages, odd and even. */
 function byKind(timeline, palette) {
   const { columns, words } = timeline;
-  const names = Object.keys(palette);
-  const colourOf = words.kinds.map((kind) => names.indexOf(kind.colour));
-  const styles = names.flatMap((name) => [0, 1, 2].flatMap((place) =>
-    [0, 1].map((odd) => style(shade(rgb(palette[name]), place, odd), HATCHED.has(name)))));
-  const moved = names.indexOf("experts");
+  const places = palette.kinds[0].length;
+  const styles = palette.kinds.flatMap((ofPlaces, kind) => ofPlaces.flatMap((pair) =>
+    pair.map((code) => style(rgb(code), words.kinds[kind].is_hatched))));
+  const moved = styles.length;
+  styles.push(...palette.moved.map((code) => style(rgb(code))));
   const of = Uint8Array.from(columns.kind, (kind, action) => {
     const segment = columns.segment[action];
-    const isMoved = segment >= 0 && words.moved.includes(segment % PARTS);
-    const name = isMoved ? moved : colourOf[kind];
-    return (name * 3 + Math.min(2, columns.place[action])) * 2 + (columns.microbatch[action] & 1);
+    const isOdd = columns.microbatch[action] & 1;
+    if (segment >= 0 && words.moved.includes(segment % PARTS)) return moved + isOdd;
+    return (kind * places + (columns.place[action] % places)) * 2 + isOdd;
   });
   return { of, styles };
 }

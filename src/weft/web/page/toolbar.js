@@ -16,7 +16,7 @@ const SWITCHES = [
 const COLOURS = {
   kind: "kind", microbatch: "microbatch", stage: "stage", slack: "slack", difference: "difference",
 };
-const PALETTES = { safe: "safe for every eye", papers: "as in papers" };
+const PALETTES = { safe: "safe colours", seeds: "papers' colours" };
 const SPEEDS = { 30: "slow", 12: "normal", 5: "fast" };
 
 export function buildToolbar(app, place) {
@@ -62,7 +62,7 @@ function toggle(app, option, words, title) {
 const hasStreams = (timeline) => timeline.lanes.some((lane) => lane.row !== "compute");
 
 function choice(app, option, label, values) {
-  const select = el("select", { onchange: () => app.set(option, select.value) },
+  const select = el("select", { "aria-label": label || option, onchange: () => app.set(option, select.value) },
     ...Object.entries(values).map(([value, words]) => el("option", { value }, words)));
   const update = () => { select.value = app.options[option]; };
   app.on("timelines", update);
@@ -71,7 +71,7 @@ function choice(app, option, label, values) {
 }
 
 function colours(app) {
-  const label = choice(app, "colour", "Colour by", COLOURS);
+  const label = choice(app, "colour", "Colour", COLOURS);
   const difference = label.querySelector('[value="difference"]');
   const update = () => { difference.hidden = !app.shown().some((timeline) => twinOf(app, timeline)); };
   app.on("timelines", update);
@@ -79,7 +79,7 @@ function colours(app) {
   return label;
 }
 
-const palettes = (app) => choice(app, "palette", "Palette", PALETTES);
+const palettes = (app) => choice(app, "palette", "", PALETTES);
 
 function alignment(app) {
   const label = choice(app, "align", "Align", { start: "starts", end: "ends" });

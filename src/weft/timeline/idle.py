@@ -74,6 +74,8 @@ class _Observer:
         self._cost = cost
         self._start, self._end = start, end
         self._binding = binding_dependency(program, delays, end)
+        is_update = np.isin(program.actions.kind, (Kind.REDUCE, Kind.UPDATE))
+        self._updates = set(np.flatnonzero(is_update).tolist())
         self._ready = _ready(program, delays, end)
         self._opening, self._closing = float(start.min()), float(end.max())
         self._tolerance = 1e-12 * max(1.0, self._closing - self._opening)
@@ -113,6 +115,8 @@ class _Observer:
         cuts = sorted({stretch.start, min(computed, passed_over), passed_over, stretch.end})
         pieces = []
         for begin, finish in pairwise(cuts):
+            if finish - begin <= self._tolerance:
+                continue
             if begin >= passed_over:
                 cause = self._why_not(stretch, slots, other_ready)
             elif begin >= computed:
@@ -124,10 +128,7 @@ class _Observer:
 
     def _what_is_missing(self, stretch: Idle) -> Cause:
         """A value, or weights."""
-        if stretch.waits_for is None:
-            return Cause.VALUE
-        kind = self._program.actions.kind[stretch.waits_for]
-        return Cause.OPTIMIZER if kind in (Kind.REDUCE, Kind.UPDATE) else Cause.VALUE
+        return Cause.OPTIMIZER if stretch.waits_for in self._updates else Cause.VALUE
 
     def _why_not(self, stretch: Idle, slots: Index, other_ready: float) -> Cause:
         """Why an action that was ready did not run: no memory for it, or the order says so."""

@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from weft.draw.units import is_physical
+from weft.ir.kinds import Kind
 from weft.timeline import Timeline
 
 
@@ -47,8 +48,10 @@ def _most(values: list[float]) -> float:
 
 
 def _sent(timeline: Timeline) -> float:
-    program = timeline.program
-    rows = np.flatnonzero(program.crossing)
-    edges = program.dependencies.edge[rows]
+    """Of sends where the program lists them, else of all values that cross."""
+    program, actions = timeline.program, timeline.program.actions
+    sends = np.flatnonzero(np.isin(actions.kind, (Kind.SEND_ACTIVATION, Kind.SEND_GRADIENT)))
+    crossing = program.dependencies.edge[program.crossing]
+    edges = actions.edge[sends].astype(np.int64) if len(sends) else crossing
     sizes = np.array([*timeline.cost.network.message, 0.0])
     return float(sizes[edges].sum())

@@ -20,7 +20,7 @@ from weft.web.view import view
 from weft.web.words import words
 
 FORMAT, VERSION = "weft.page", 1
-PARTS = files("weft.web") / "page"
+PARTS = files("weft.web") / "parts"
 
 
 def write_page(

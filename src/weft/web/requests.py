@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from weft.cost import Cost, Link, Share
 from weft.errors import InputError
@@ -66,11 +67,18 @@ class Request:
 
     def timeline(self) -> Timeline:
         """The proved program, timed; InputError or ProgramError where there is none."""
-        program = unfolded(self.schedule.program(self.shape))
-        check(program)
+        program = _proved(self.schedule.name, self.shape)
         if self.has_streams:
             return _in_streams(program, self.prices)
         return simulate(program, self.prices.cost(program))
+
+
+@lru_cache(maxsize=16)
+def _proved(name: str, shape: Shape) -> Program:
+    """The program of a schedule, in full; kept, since most questions change costs alone."""
+    program = unfolded(REGISTRY[name].program(shape))
+    check(program)
+    return program
 
 
 def read_request(given: object) -> Request:

@@ -40,6 +40,13 @@ export class App {
     return this.timelines.filter((timeline) => !this.hidden.has(timeline.key));
   }
 
+  /** In seconds and bytes where any of the shown timelines is; else without a unit. */
+  get units() {
+    const shown = this.shown();
+    const none = { name: "", size: 1 };
+    return (shown.find((timeline) => timeline.units.time.name) ?? shown[0])?.units ?? { time: none, memory: none };
+  }
+
   /** The longest of the shown timelines: the common axis. */
   get extent() {
     return Math.max(...this.shown().map((timeline) => timeline.makespan), 0) || 1;

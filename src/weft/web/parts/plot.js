@@ -4,10 +4,10 @@ import { el, table } from "weft/dom.js";
 import { amount, tickStep } from "weft/format.js";
 
 const SVG = "http://www.w3.org/2000/svg";
-const BOX = { width: 620, height: 252, left: 64, right: 96, top: 8, bottom: 36 };
+const BOX = { width: 560, height: 204, left: 58, right: 110, top: 8, bottom: 36 };
 
 export function plotTab(app) {
-  const points = app.points.filter((point) => !point.refused);
+  const points = app.points.filter((point) => !point.refused && point.time > 0);
   if (!points.length) {
     return [el("p", {}, app.live ? "The plot is being computed." : "This page holds no other schedules; `weft compare -o page.html` writes one that does.")];
   }
@@ -16,7 +16,7 @@ export function plotTab(app) {
 
 /** The same as a table, the fastest first, and those that have no such shape. */
 function list(app, points) {
-  const units = unitsOf(app);
+  const { units } = app;
   const best = unbeaten(points);
   const rows = [...points].sort((one, other) => one.time - other.time || one.memory - other.memory).map((point) => [
     el("button", { class: "link", onclick: () => app.openPoint(point) }, point.name),
@@ -30,22 +30,18 @@ function list(app, points) {
   return el("div", {}, table(caption, ["schedule", "step", "memory", ""], rows), ...refused);
 }
 
-const NO_UNIT = { name: "", size: 1 };
-const unitsOf = (app) => app.timelines[0]?.units ?? { time: NO_UNIT, memory: NO_UNIT };
-
 function drawing(app, points) {
   const { width, height, left, right, top, bottom } = BOX;
   const range = (values) => {
     const [least, most] = [Math.min(...values), Math.max(...values)];
-    const room = (most - least || most || 1) * 0.08;
-    return [Math.max(0, least - room), most + room];
+    return [least / 1.06, most * 1.06];
   };
   const [x0, x1] = range(points.map((point) => point.time));
-  const [y0, y1] = range(points.map((point) => point.memory));
-  const x = (time) => left + ((time - x0) / (x1 - x0)) * (width - left - right);
+  const [y0, y1] = [0, range(points.map((point) => point.memory))[1] || 1];
+  const x = (time) => left + (Math.log(time / x0) / Math.log(x1 / x0)) * (width - left - right);
   const y = (memory) => height - bottom - ((memory - y0) / (y1 - y0)) * (height - top - bottom);
   const root = shape("svg", { viewBox: `0 0 ${width} ${height}`, width, height, class: "plot", role: "group", "aria-label": "Memory against step time" });
-  const units = unitsOf(app);
+  const { units } = app;
   axes(root, { x, y, x0, x1, y0, y1, units });
   const best = unbeaten(points);
   root.append(shape("polyline", { points: best.map((one) => `${x(one.time)},${y(one.memory)}`).join(" "), fill: "none", stroke: "var(--accent)", "stroke-dasharray": "4 3" }));
@@ -66,8 +62,7 @@ function shape(name, properties, ...children) {
 
 function axes(root, { x, y, x0, x1, y0, y1, units }) {
   const { width, height, left, right, bottom, top } = BOX;
-  const stepX = tickStep(x1 - x0, 6);
-  for (let at = Math.ceil(x0 / stepX) * stepX; at <= x1; at += stepX) {
+  for (const at of rounds(x0, x1)) {
     root.append(shape("line", { x1: x(at), x2: x(at), y1: top, y2: height - bottom, stroke: "var(--line)" }),
       shape("text", { x: x(at), y: height - bottom + 15, "text-anchor": "middle", class: "faint" }, amount(at, units.time)));
   }
@@ -79,6 +74,16 @@ function axes(root, { x, y, x0, x1, y0, y1, units }) {
   root.append(
     shape("text", { x: (left + width - right) / 2, y: height - 5, "text-anchor": "middle" }, "time of a step"),
     shape("text", { x: 12, y: (top + height - bottom) / 2, "text-anchor": "middle", transform: `rotate(-90 12 ${(top + height - bottom) / 2})` }, "most memory of a device"));
+}
+
+/** Round numbers of a scale by factors: the naive schedule takes many times as long as the rest. */
+function rounds(least, most) {
+  const found = [];
+  const factors = most / least > 4 ? [1, 2, 5] : [1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 8];
+  for (let power = 10 ** Math.floor(Math.log10(least)); power <= most; power *= 10) {
+    found.push(...factors.map((factor) => factor * power).filter((at) => at >= least && at <= most));
+  }
+  return found;
 }
 
 /** Those that no other beats in both time and memory, fastest first. */
@@ -108,7 +113,7 @@ function dot(app, point, x, y, isBest, taken, units) {
 
 /** Beside the point, a little higher or lower where another label stands; else none. */
 function labelPlace(taken, x, y, width) {
-  for (const shift of [4, -7, 15, -18, 26]) {
+  for (const shift of [-7, 4, 15, -18, 26]) {
     const spot = { x: x + 9, y: y + shift, right: x + 9 + width };
     const isFree = taken.every((other) => Math.abs(other.y - spot.y) > 11 || other.right < spot.x || spot.right < other.x);
     if (isFree) {

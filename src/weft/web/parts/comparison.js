@@ -8,10 +8,10 @@ export function comparisonTab(app) {
   if (!shown.length) return [el("p", {}, "No timeline is on show.")];
   const [base, ...others] = shown;
   const headings = ["figure", base.name, ...others.flatMap((one) => [one.name, "change"]), { text: "", title: "" }];
-  const rows = base.figures.map((figure, index) => [
+  const rows = base.figures.map((figure) => [
     figure.name,
-    figureText(figure, base.units),
-    ...others.flatMap((one) => [figureText(one.figures[index], base.units), difference(one.figures[index], figure)]),
+    figureText(figure, app.units),
+    ...others.flatMap((one) => compared(one.figures.find((other) => other.name === figure.name), figure, app.units)),
     el("span", { class: "note" }, figure.means),
   ]);
   const made = table(others.length ? `Changes are against ${base.name}.` : "Show another timeline to compare it with this one.", headings, rows);
@@ -19,6 +19,9 @@ export function comparisonTab(app) {
   made.querySelectorAll("[data-change]").forEach((mark) => mark.parentElement.classList.add(mark.dataset.change));
   return [made];
 }
+
+/** A figure and its change; a timeline out of a file may lack it. */
+const compared = (figure, base, units) => (figure ? [figureText(figure, units), difference(figure, base)] : ["–", ""]);
 
 function difference(figure, base) {
   const text = change(figure.value, base.value, figure.unit);

@@ -76,7 +76,7 @@ function paintGrid(pen, app, width, height, theme) {
 function paintAxis(pen, app, width, theme) {
   pen.rect(0, 0, width, AXIS, theme.back);
   pen.line([[0, AXIS - 0.5], [width, AXIS - 0.5]], theme.line);
-  const unit = app.shown()[0]?.units.time ?? { name: "", size: 1 };
+  const unit = app.units.time;
   for (const time of ticks(app, width)) {
     const x = xOf(app, time, width);
     pen.line([[Math.round(x) + 0.5, AXIS - 6], [Math.round(x) + 0.5, AXIS]], theme.faint);

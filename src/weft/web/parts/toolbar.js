@@ -16,7 +16,7 @@ const SWITCHES = [
 const COLOURS = {
   kind: "kind", microbatch: "microbatch", stage: "stage", slack: "slack", difference: "difference",
 };
-const PALETTES = { safe: "safe colours", seeds: "papers' colours" };
+const PALETTES = { safe: "safe colours", seeds: "as in papers" };
 const SPEEDS = { 30: "slow", 12: "normal", 5: "fast" };
 
 export function buildToolbar(app, place) {

@@ -75,7 +75,8 @@ function arrow(pen, app, timeline, from, to, colour) {
   context.beginPath();
   context.moveTo(x0, y0);
   const bend = Math.max(8, Math.min(60, Math.abs(x1 - x0) / 2));
-  context.bezierCurveTo(x0 + bend, y0, x1 - bend, y1, x1 - 5, y1);
+  const rise = Math.abs(y1 - y0) < 1 ? source.height * 1.1 : 0; // on one row: over what lies between
+  context.bezierCurveTo(x0 + bend, y0 - rise, x1 - bend, y1 - rise, x1 - 5, y1);
   context.stroke();
   context.beginPath();
   context.moveTo(x1, y1);

@@ -73,6 +73,8 @@ def test_hover_tells_of_an_action(small: Page) -> None:
     assert "0B0: backward" in told
     assert "10 to 12, takes 2" in told
     assert "started behind 1B0 on device 1" in told
+    small.move(*middle_of(small, 0))
+    assert "waits for this: 1F0 on device 1 and 1 more" in words(small, "#tip")
 
 
 def test_hover_tells_of_a_gap_and_of_memory(small: Page) -> None:

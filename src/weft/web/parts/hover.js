@@ -1,7 +1,7 @@
 // The pointer: what lies under it, told in a box beside it; drag, wheel and click.
 
 import { lanesWithin } from "weft/actions.js";
-import { actionAt, deviceOf } from "weft/data.js";
+import { actionAt, deviceOf, readersOf } from "weft/data.js";
 import { el, byId } from "weft/dom.js";
 import { amount } from "weft/format.js";
 import { causeOf, gapAt } from "weft/gaps.js";
@@ -166,5 +166,15 @@ function actionLines({ timeline, action }) {
     ...(decider[action] >= 0
       ? [`started behind ${tokenOf(timeline, decider[action])} on device ${deviceOf(timeline, decider[action])}`]
       : ["started without waiting"]),
+    ...waiting(timeline, action),
   ];
+}
+
+/** Who waits for an action; the details have all of them. */
+function waiting(timeline, action) {
+  const readers = readersOf(timeline, action).map((reader) => reader.action);
+  if (!readers.length) return [];
+  const [first] = readers;
+  const more = readers.length > 1 ? ` and ${readers.length - 1} more` : "";
+  return [`waits for this: ${tokenOf(timeline, first)} on device ${deviceOf(timeline, first)}${more}`];
 }

@@ -46,6 +46,13 @@ def test_the_readmes_python_runs() -> None:
     assert result.timeline.is_measured
 
 
+def test_the_guide_to_running_runs() -> None:
+    (code,) = _blocks((ROOT / "docs" / "running.md").read_text(), "python")
+    names = _run(code)
+    assert names["result"].norm > 0
+    assert names["evaluation"].loss < names["result"].loss
+
+
 def test_the_readmes_commands_are_understood() -> None:
     for line in _blocks(README, "console")[2].splitlines():
         words = line.partition("#")[0].removeprefix("$ weft ").split()

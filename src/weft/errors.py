@@ -4,6 +4,7 @@ WeftError
 ├── InputError            what the user gave cannot be read or makes no sense
 │   ├── NotationError     a file or text that does not parse: where, and why
 │   ├── ShapeError        a schedule refuses this shape: the reason and the nearest that works
+│   ├── Disagreement      ranks were given different things: which ranks, and what
 │   └── UnknownSchedule   no schedule of that name: the nearest that exists
 ├── ProgramError          a readable program breaks a rule: every finding, in order
 ├── RankError             another rank failed, died, left or kept this one waiting
@@ -45,6 +46,10 @@ class NotationError(InputError):
 
 class ShapeError(InputError):
     """A schedule refuses a shape."""
+
+
+class Disagreement(InputError):
+    """Ranks were given different things; all of them raise this."""
 
 
 class UnknownSchedule(InputError):

@@ -19,8 +19,9 @@ MOST_STEADY_ACTIONS = 2_000_000
 def simulate(program: Program, cost: Cost | None = None) -> Timeline:
     """When everything happens if each action starts as early as its order and inputs allow."""
     cost = cost or Share().cost(program)
-    durations = cost.durations(program)
-    starts = earliest(program.precedence(cost.delays(program)), durations)
+    durations, gaps = cost.durations(program), cost.gaps(program)
+    precedence = program.precedence(cost.delays(program)).with_gaps(gaps)
+    starts = earliest(precedence, durations + gaps)
     if len(program.dependencies.missing.consumer) or not np.isfinite(starts).all():
         raise ProgramError([f"{program.name} never ends: `verify` names the action that waits"])
     starts = _with_late_onloads(program, starts, durations)

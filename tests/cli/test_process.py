@@ -79,7 +79,7 @@ def test_help_alone_and_version() -> None:
     assert weft("--version").stdout.startswith("weft ")
 
 
-LASTING = ("train", "serve")  # their examples take minutes, or until Ctrl-C
+LASTING = ("train", "profile", "serve")  # their examples take minutes, or until Ctrl-C
 
 
 @pytest.mark.parametrize("command", [name for name in COMMANDS if name not in LASTING])

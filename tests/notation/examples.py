@@ -45,3 +45,14 @@ def two_pipes() -> Program:
     lanes: dict[Lane, list[Action | Pair]] = {Lane(0): first, Lane(1): second, out: [send]}
     placement = Placement(((0, 1), (1, 0)))
     return Program.build("two", placement, lanes, microbatches=3, pipe_of=(0, 1, 0))
+
+
+# torch lowers its ZBV order so with defer_pp_recv=True: rank 1 takes 0F2 for a gradient.
+SWAPPED = """\
+0F0,0SEND_F0,0F1,0SEND_F1,0F2,3RECV_F0,0SEND_F2,3F0,3I0,3RECV_F1,3SEND_B0,3W0,3F1,3I1,3SEND_B1,\
+3W1,0F3,0RECV_B0,0SEND_F3,0I0,0W0,3RECV_F2,3F2,3I2,3SEND_B2,3W2,0RECV_B1,0I1,0W1,3RECV_F3,3F3,3I3,\
+3SEND_B3,3W3,3REDUCE_GRAD,0RECV_B2,0I2,0W2,0RECV_B3,0I3,0W3,0REDUCE_GRAD
+1RECV_F0,1F0,2F0,2SEND_F0,1RECV_F1,1F1,2F1,2SEND_F1,2RECV_B0,2I0,2W0,1RECV_F2,1F2,1I0,1SEND_B0,1W0,\
+2F2,2SEND_F2,2RECV_B1,2I1,2W1,1RECV_F3,1F3,1I1,1SEND_B1,1W1,2F3,2SEND_F3,2RECV_B2,2I2,2W2,1I2,\
+1SEND_B2,2RECV_B3,2I3,1I3,1SEND_B3,1W2,2W3,2REDUCE_GRAD,1W3,1REDUCE_GRAD
+"""

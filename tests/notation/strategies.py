@@ -12,6 +12,7 @@ from weft.cost import (
     Cost,
     Device,
     Link,
+    Measurement,
     Memory,
     Network,
     Point,
@@ -119,18 +120,38 @@ def _length(slots: list[Slot]) -> int:
     return sum(2 if isinstance(slot, Pair) else 1 for slot in slots)
 
 
+def measurements(stages: int) -> SearchStrategy[Measurement]:
+    spread = st.dictionaries(st.sampled_from(["forward", "backward", "update"]), per_stage(stages))
+    return st.builds(
+        Measurement,
+        date=names,
+        machine=st.dictionaries(names, names, max_size=2),
+        model=st.dictionaries(names, amounts, max_size=2),
+        ranks=st.integers(1, 9),
+        transport=names,
+        rounds=few,
+        spread=spread,
+        hops=st.lists(st.tuples(amounts, amounts), max_size=2).map(tuple),
+        r_squared=st.floats(-1, 1),
+    )
+
+
+def per_stage(stages: int) -> SearchStrategy[tuple[float, ...]]:
+    return st.tuples(*[amounts] * stages)
+
+
 @st.composite
 def costs(draw: DrawFn) -> Cost:
     stages = draw(st.integers(1, 3))
-    per_stage = st.tuples(*[amounts] * stages)
+    of_stages = per_stage(stages)
     limit = st.just(float("inf")) | st.floats(1, 1e12)
     link = st.builds(Link, amounts, limit)
     ends = st.tuples(few, few)
     kinds = st.sampled_from(["BF", "FI", "FF"])
     marks = st.tuples(*[st.sampled_from(Provenance)] * stages)
     return Cost(
-        times=draw(st.builds(Times, *[per_stage] * 6)),
-        memory=draw(st.builds(Memory, *[per_stage] * 5, limit, limit)),
+        times=draw(st.builds(Times, *[of_stages] * 6, st.none() | of_stages)),
+        memory=draw(st.builds(Memory, *[of_stages] * 5, limit, limit)),
         network=draw(
             st.builds(
                 Network,
@@ -143,7 +164,9 @@ def costs(draw: DrawFn) -> Cost:
         pairs=draw(st.dictionaries(kinds, amounts)),
         parts=draw(st.dictionaries(st.sampled_from("FI"), st.tuples(*[amounts] * 4))),
         sizes=draw(st.lists(amounts, max_size=3).map(tuple)),
+        overhead=draw(amounts),
         is_barrier=draw(st.booleans()),
+        measurement=draw(st.none() | measurements(stages)),
         provenance=draw(st.dictionaries(st.sampled_from(NAMES), marks)),
     )
 

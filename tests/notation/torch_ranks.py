@@ -1,16 +1,7 @@
-"""One rank of torch's own runtime: it loads tables, trains a step with each, compares gradients.
-
-    python -m tests.notation.torch_ranks RANK FOLDER
-
-FOLDER holds cases.json and the tables that it names. What each table did to the gradients of this
-rank's stages, against one process that runs the whole model, goes to FOLDER/RANK.json.
-"""
+"""One rank of torch's own runtime: it loads tables, trains a step with each, compares gradients."""
 
 from __future__ import annotations
 
-import json
-import sys
-from datetime import timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,10 +10,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.pipelining import PipelineStage, schedules
 
-RANKS = 2
 WIDTH = 6
 ROWS = 2  # of a microbatch
-TIMEOUT = timedelta(seconds=30)
 RUNTIME: Any = schedules._PipelineScheduleRuntime
 
 
@@ -98,15 +87,9 @@ def error(case: Case, rank: int, folder: Path) -> float:
     )
 
 
-def main(rank: int, folder: Path) -> None:
-    torch.set_num_threads(1)
-    store = f"file://{folder / 'store'}"
-    dist.init_process_group("gloo", store, timeout=TIMEOUT, rank=rank, world_size=RANKS)
-    cases = [Case(**case) for case in json.loads((folder / "cases.json").read_text())]
-    errors = {case.name: error(case, rank, folder) for case in cases}
-    (folder / f"{rank}.json").write_text(json.dumps(errors))
-    dist.destroy_process_group()
+def errors(cases: list[Case], folder: Path) -> dict[str, float]:
+    """In each rank: what each table does to the gradients of this rank's stages.
 
-
-if __name__ == "__main__":
-    main(int(sys.argv[1]), Path(sys.argv[2]))
+    Compared with one process that runs the whole model.
+    """
+    return {case.name: error(case, dist.get_rank(), folder) for case in cases}

@@ -2,10 +2,65 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple, TypeAlias
+
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 WIDTH = 8
+VOCABULARY = 11
+
+Data: TypeAlias = list[tuple[Any, Any]]
+
+
+# losses, optimizers, comparisons
+
+
+def squared(output: Tensor, target: Tensor) -> Tensor:
+    return ((output - target) ** 2).mean()
+
+
+def likelihood(output: Tensor, target: Tensor) -> Tensor:
+    return functional.cross_entropy(output, target)
+
+
+def adam(named: Iterable[tuple[str, nn.Parameter]]) -> torch.optim.Optimizer:
+    return torch.optim.AdamW([parameter for _, parameter in named], lr=1e-2)
+
+
+def plain_descent(named: Iterable[tuple[str, nn.Parameter]]) -> torch.optim.Optimizer:
+    return torch.optim.SGD([parameter for _, parameter in named], lr=0.1)
+
+
+def is_same(one: Tensor | None, other: Tensor | None) -> bool:
+    """Bit for bit, and there at all."""
+    return one is not None and other is not None and torch.equal(one, other)
+
+
+# data
+
+
+def batches(size: int, steps: int, dtype: torch.dtype = torch.float32) -> Data:
+    generator = torch.Generator().manual_seed(7)
+
+    def draw() -> Tensor:
+        return torch.randn(size, WIDTH, generator=generator, dtype=torch.float64).to(dtype)
+
+    return [(draw(), draw()) for _ in range(steps)]
+
+
+def words(size: int, steps: int) -> Data:
+    generator = torch.Generator().manual_seed(7)
+
+    def draw() -> Tensor:
+        return torch.randint(VOCABULARY, (size,), generator=generator)
+
+    return [(draw(), draw()) for _ in range(steps)]
+
+
+# models
 
 
 def layers(count: int, dtype: torch.dtype = torch.float32, *, seed: int = 0) -> nn.Sequential:
@@ -23,24 +78,110 @@ def layers(count: int, dtype: torch.dtype = torch.float32, *, seed: int = 0) -> 
     return nn.Sequential(*made).to(dtype)
 
 
-def squared(output: Tensor, target: Tensor) -> Tensor:
-    return ((output - target) ** 2).mean()
+def linear(count: int) -> list[nn.Module]:
+    torch.manual_seed(0)
+    return [nn.Linear(WIDTH, WIDTH) for _ in range(count)]
 
 
-def batches(
-    size: int, steps: int, dtype: torch.dtype = torch.float32
-) -> list[tuple[Tensor, Tensor]]:
-    generator = torch.Generator().manual_seed(7)
+def tied(count: int) -> list[nn.Module]:
+    """The last stage turns values into words with the table that the first one looks them up in."""
+    torch.manual_seed(0)
+    table, head = nn.Embedding(VOCABULARY, WIDTH), nn.Linear(WIDTH, VOCABULARY, bias=False)
+    head.weight = table.weight
+    middle = [nn.Linear(WIDTH, WIDTH) for _ in range(count)]
+    middle[0] = nn.Sequential(table, middle[0])  # type: ignore[call-overload]
+    middle[-1] = nn.Sequential(middle[-1], head)  # type: ignore[call-overload]
+    return [*middle]
 
-    def draw() -> Tensor:
-        return torch.randn(size, WIDTH, generator=generator, dtype=torch.float64).to(dtype)
 
-    return [(draw(), draw()) for _ in range(steps)]
+class Chosen(nn.Module):
+    """Passes on the rows whose first value is not below the mean: how many, only the data tell."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.line = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, value: Tensor) -> Tensor:
+        out: Tensor = self.line(value)
+        return out[out[:, 0] >= out[:, 0].mean()]
 
 
-def is_same(one: Tensor | None, other: Tensor | None) -> bool:
-    """Bit for bit, and there at all."""
-    return one is not None and other is not None and torch.equal(one, other)
+def ragged(count: int) -> list[nn.Module]:
+    torch.manual_seed(0)
+    return [Chosen() for _ in range(count)]
+
+
+def ragged_loss(output: Tensor, target: Tensor) -> Tensor:
+    return ((output - target.mean(0)) ** 2).sum()
+
+
+class Forked(nn.Module):
+    """Gives two values and reads the first of two."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.line, self.other = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, 3)
+
+    def forward(self, value: Tensor, _: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        return self.line(value), self.other(value)
+
+
+def forked(count: int) -> list[nn.Module]:
+    torch.manual_seed(0)
+    return [Forked() for _ in range(count)]
+
+
+class Reminded(nn.Module):
+    """Reads the words beside what was made of them, and passes both on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.line = nn.Embedding(VOCABULARY, WIDTH), nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, value: Tensor, ids: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        if ids is None:
+            return self.table(value), value
+        return self.line(value) + self.table(ids), ids
+
+
+def reminded(count: int) -> list[nn.Module]:
+    torch.manual_seed(0)
+    return [Reminded() for _ in range(count)]
+
+
+class Model(NamedTuple):
+    """Stages, data that fits them, and a loss."""
+
+    stages: Callable[[int], list[nn.Module]]
+    data: Callable[[int, int], Data]
+    loss: Callable[[Tensor, Tensor], Tensor]
+
+
+def _slices(count: int) -> list[nn.Module]:
+    from weft.runtime import split
+
+    return split(layers(count), stages=count)
+
+
+MODELS = {
+    "layers": Model(_slices, batches, squared),
+    "tied": Model(tied, words, likelihood),
+    "ragged": Model(ragged, batches, ragged_loss),
+    "forked": Model(forked, batches, squared),
+    "reminded": Model(reminded, words, lambda output, _: (output**2).mean()),
+}
+
+
+class Norm(nn.Module):
+    """A layer with a buffer that every forward changes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.line, self.norm = nn.Linear(WIDTH, WIDTH), nn.BatchNorm1d(WIDTH)
+
+    def forward(self, value: Tensor) -> Tensor:
+        out: Tensor = self.norm(self.line(value))
+        return out
 
 
 class Faulty(nn.Module):

@@ -1,98 +1,161 @@
-"""What a rank does in the tests that use real processes: train, and compare with the reference."""
+"""Real processes for tests: one warmed fork server for each pytest worker, a process for each rank.
+
+    pytest worker
+      └── fork server       has torch and Weft imported, once
+            ├── rank 0      joins gloo, calls a function, tells what it gave
+            └── rank 1 ...
+
+No rank outlives the call that started it, nor its own time.
+"""
 
 from __future__ import annotations
 
-import copy
+import atexit
 import datetime
+import faulthandler
+import os
+import tempfile
+import traceback
+from collections.abc import Callable, Sequence
+from multiprocessing import get_context
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
 from pathlib import Path
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 import torch.distributed as dist
-from torch import nn
-from torch.multiprocessing.spawn import spawn
 
-from tests.runtime.models import WIDTH, Faulty, batches, layers, squared
-from weft.errors import WeftError
-from weft.ir.program import Program
-from weft.notation import from_text, to_text
-from weft.runtime import Pipeline, Reference, split
-from weft.timeline import Timeline
+SECONDS = 90.0  # that a rank gets
+PATIENCE = datetime.timedelta(seconds=60)  # of a rank that waits for another to join
+PRELOADED = ["__main__", "torch._dynamo", "weft.runtime", "weft.schedules", __name__]
 
-DEADLINE = datetime.timedelta(seconds=60)
+CONTEXT = get_context("forkserver")
+CONTEXT.set_forkserver_preload(PRELOADED)
+
+Enter: TypeAlias = Callable[[int], str | None]
 
 
-def train_everywhere(programs: list[Program], folder: Path) -> dict[str, bool]:
-    """For each program, whether every rank's weights and losses equal the reference's."""
-    ranks = programs[0].devices
-    texts = [to_text(program) for program in programs]
-    spawn(_rank, args=(ranks, texts, str(folder)), nprocs=ranks)  # type: ignore[no-untyped-call]
-    found = [(folder / f"rank{rank}").read_text().split() for rank in range(ranks)]
-    return {
-        f"{index}-{program.name}": all(words[index] == "equal" for words in found)
-        for index, program in enumerate(programs)
-    }
+class Place(NamedTuple):
+    """Which rank of how many, and a folder that all of them see."""
+
+    rank: int
+    ranks: int
+    folder: Path
+
+    @property
+    def stack(self) -> Path:
+        """Where a rank that takes too long writes what it was doing."""
+        return self.folder / f"stack-{self.rank}"
 
 
-def _rank(rank: int, ranks: int, texts: list[str], folder: str) -> None:
+class Ended(NamedTuple):
+    """A rank that ended without telling anything; a signal is a negative status."""
+
+    status: int | None
+
+
+class Failed(NamedTuple):
+    """A rank that ended with an error that nothing caught."""
+
+    text: str
+
+
+def run(
+    ranks: int, function: Callable[..., Any], *args: Any, enter: Enter | None = None
+) -> list[Any]:
+    """What the function gives on every rank; an error that it does not catch is one of the test.
+
+    A rank that is killed gives `Ended`. `enter` is called first with the rank, and may tell a
+    place to meet other than a file.
+    """
+    found = outcomes(ranks, function, *args, enter=enter)
+    failed = [f"rank {rank}: {one.text}" for rank, one in enumerate(found) if type(one) is Failed]
+    if failed:
+        raise AssertionError("\n".join(failed))
+    return found
+
+
+def outcomes(
+    ranks: int, function: Callable[..., Any], *args: Any, enter: Enter | None = None
+) -> list[Any]:
+    """The same, with errors among what is given."""
+    with tempfile.TemporaryDirectory(prefix="weft-ranks-") as folder:
+        places = [Place(rank, ranks, Path(folder)) for rank in range(ranks)]
+        heard: list[Connection] = []
+        processes: list[BaseProcess] = []
+        try:
+            for place in places:
+                ours, theirs = CONTEXT.Pipe(duplex=False)
+                made = CONTEXT.Process(target=_rank, args=(place, theirs, enter, function, args))
+                made.start()
+                theirs.close()
+                heard.append(ours)
+                processes.append(made)
+            told = _awaited(heard)
+            for process in processes:
+                process.join(SECONDS)
+        finally:
+            for process in processes:
+                process.kill()
+                process.join()
+        ends = zip(places, heard, processes, strict=True)
+        return [_outcome(place, told.get(ear), one) for place, ear, one in ends]
+
+
+# in the test's process
+
+
+def _awaited(heard: Sequence[Connection]) -> dict[Connection, Any]:
+    """What each rank tells until it ends; they end by themselves."""
+    told: dict[Connection, Any] = {}
+    listening = list(heard)
+    while listening:
+        for ear in wait(listening):
+            assert isinstance(ear, Connection)
+            try:
+                told[ear] = ear.recv()
+            except EOFError:
+                listening.remove(ear)
+    return told
+
+
+def _outcome(place: Place, told: tuple[Any] | Failed | None, process: BaseProcess) -> Any:
+    if type(told) is Failed:
+        return told
+    if told is not None:
+        return told[0]
+    stack = place.stack.read_text() if place.stack.exists() else ""
+    return Failed(f"took longer than {SECONDS:g} s\n{stack}") if stack else Ended(process.exitcode)
+
+
+# in a rank
+
+
+def _rank(
+    place: Place,
+    telling: Connection,
+    enter: Enter | None,
+    function: Callable[..., Any],
+    args: tuple[Any, ...],
+) -> None:
     torch.set_num_threads(1)
-    _join(rank, ranks, folder)
-    words = ["equal" if _is_equal(from_text(text)) else "different" for text in texts]
-    Path(folder, f"rank{rank}").write_text(" ".join(words))
-    dist.barrier()
-    dist.destroy_process_group()
+    at = enter(place.rank) if enter else None
+    with place.stack.open("w") as stack:
+        faulthandler.dump_traceback_later(SECONDS, exit=True, file=stack)
+        try:
+            _join(place, at)
+            telling.send((function(*args),))
+        except BaseException:
+            telling.send(Failed(traceback.format_exc()))
+        atexit._run_exitfuncs()  # as at the end of a script; a forked process leaves them out
+        faulthandler.cancel_dump_traceback_later()
 
 
-def _join(rank: int, ranks: int, folder: str) -> None:
-    place = f"file://{folder}/store"
+def _join(place: Place, at: str | None) -> None:
+    if at is None:
+        os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+        at = f"file://{place.folder}/store"
     dist.init_process_group(
-        "gloo", init_method=place, rank=rank, world_size=ranks, timeout=DEADLINE
+        "gloo", init_method=at, rank=place.rank, world_size=place.ranks, timeout=PATIENCE
     )
-
-
-def fail_on_one(program: Program, folder: Path) -> list[str]:
-    """What every rank says when the last stage fails."""
-    ranks = program.devices
-    spawn(_failing, args=(ranks, to_text(program), str(folder)), nprocs=ranks)  # type: ignore[no-untyped-call]
-    return [(folder / f"rank{rank}").read_text() for rank in range(ranks)]
-
-
-def _failing(rank: int, ranks: int, text: str, folder: str) -> None:
-    torch.set_num_threads(1)
-    _join(rank, ranks, folder)
-    program = from_text(text)
-    stages = [*(nn.Linear(WIDTH, WIDTH) for _ in range(program.stages - 1)), Faulty()]
-    pipeline = Pipeline(stages, program, loss=squared)
-    ((batch, target),) = batches(program.microbatches, steps=1)
-    try:
-        pipeline.step(batch, target)
-    except WeftError as error:
-        Path(folder, f"rank{rank}").write_text(str(error))
-
-
-def _is_equal(program: Program) -> bool:
-    whole = layers(program.stages)
-    alone = copy.deepcopy(whole)
-    settings = {"loss": squared, "optimizer": _adam, "clip": 0.5, "seed": 3}
-    pipeline = Pipeline(split(whole, stages=program.stages), program, **settings)  # type: ignore[arg-type]
-    reference = Reference(split(alone, stages=program.stages), program, **settings)  # type: ignore[arg-type]
-    same = True
-    for batch, target in batches(program.microbatches * 3 - 1, steps=2):
-        result = pipeline.step(batch, target)
-        same &= torch.equal(result.loss, reference.step(batch, target))
-        same &= _is_in_order(pipeline.gathered(result))
-    expected = split(alone, stages=program.stages)
-    for (_, index), module in pipeline.modules.items():
-        pairs = zip(module.parameters(), expected[index].parameters(), strict=True)
-        same &= all(torch.equal(mine, theirs) for mine, theirs in pairs)
-    return same
-
-
-def _is_in_order(timeline: Timeline) -> bool:
-    """Nothing started before what it reads had ended, whichever rank computed it."""
-    dependencies = timeline.program.dependencies
-    started, ended = timeline.start[dependencies.consumer], timeline.end[dependencies.producer]
-    return bool((started >= ended).all() and timeline.start.min() == 0)
-
-
-def _adam(named: object) -> torch.optim.Optimizer:
-    return torch.optim.AdamW([parameter for _, parameter in named], lr=1e-2)  # type: ignore[attr-defined]

@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from tests.runtime.models import WIDTH, batches, is_same, layers, squared
-from weft.ir.graph import Graph
+from tests.runtime.exactness import differences
+from tests.runtime.models import WIDTH, Norm, batches, is_same, layers, squared
+from tests.runtime.programs import newest_first
 from weft.ir.program import Program
 from weft.lower import recompute, recompute_early
 from weft.lower import split as split_backward
-from weft.runtime import Pipeline, Reference, split
+from weft.runtime import Reference, split
 from weft.schedules import REGISTRY, Schedule, Shape, gpipe, one_f_one_b, zb_h1
 
 SYNCHRONOUS = [schedule for schedule in REGISTRY if not schedule.is_asynchronous]
-
-
-def adam(named: Iterable[tuple[str, nn.Parameter]]) -> torch.optim.Optimizer:
-    return torch.optim.AdamW([parameter for _, parameter in named], lr=1e-2)
 
 
 def assert_equal(
@@ -30,20 +27,7 @@ def assert_equal(
     data: list[tuple[Tensor, Tensor]],
     **settings: object,
 ) -> None:
-    """Train the stages by the program and copies of them by the reference; all must agree."""
-    copies = [copy.deepcopy(stage) for stage in stages]
-    settings = {"loss": squared, "optimizer": adam, "seed": 3, **settings}
-    weights = settings.pop("weights", None)
-    pipeline = Pipeline(stages, program, **settings)  # type: ignore[arg-type]
-    reference = Reference(copies, program, **settings)  # type: ignore[arg-type]
-    for batch, target in data:
-        loss = pipeline.step(batch, target, weights=weights).loss  # type: ignore[arg-type]
-        assert torch.equal(loss, reference.step(batch, target, weights=weights))  # type: ignore[arg-type]
-    for (_, index), module in pipeline.modules.items():
-        for mine, theirs in zip(
-            module.state_dict().values(), copies[index].state_dict().values(), strict=True
-        ):
-            assert torch.equal(mine, theirs)
+    assert differences(stages, program, data, **settings) == []
 
 
 def program_of(schedule: Schedule, devices: int, variant: str) -> Program:
@@ -95,14 +79,7 @@ def test_another_order_would_differ() -> None:
     first = Reference(split(whole, stages=2), gpipe(devices=2, microbatches=16), loss=squared)
     other_layers = copy.deepcopy(whole)
     program = gpipe(devices=2, microbatches=16)
-    last = program.microbatches - 1
-    turned = program.with_lanes(
-        {
-            lane: actions.replace(microbatch=last - actions.microbatch)
-            for lane, actions in program.contents().items()
-        }
-    )
-    second = Reference(split(other_layers, stages=2), turned, loss=squared)
+    second = Reference(split(other_layers, stages=2), newest_first(program), loss=squared)
     for batch, target in data:
         first.step(batch, target)
         second.step(batch, target)
@@ -114,18 +91,6 @@ def test_another_order_would_differ() -> None:
 def test_passes_change_no_bit(change: object) -> None:
     program = change(one_f_one_b(devices=4, microbatches=8))  # type: ignore[operator]
     assert_equal(split(layers(4), stages=4), program, batches(23, 3), clip=0.5)
-
-
-class Norm(nn.Module):
-    """A layer with a buffer that every forward changes."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.line, self.norm = nn.Linear(WIDTH, WIDTH), nn.BatchNorm1d(WIDTH)
-
-    def forward(self, value: Tensor) -> Tensor:
-        out: Tensor = self.norm(self.line(value))
-        return out
 
 
 def test_recomputation_touches_no_buffer() -> None:
@@ -151,25 +116,6 @@ def test_weights_of_microbatches() -> None:
     program = one_f_one_b(devices=2, microbatches=4)
     weights = [0.1, 0.2, 0.3, 0.4]
     assert_equal(split(layers(2), stages=2), program, batches(8, 2), weights=weights)
-
-
-class Join(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.line = nn.Linear(2 * WIDTH, WIDTH)
-
-    def forward(self, one: Tensor, other: Tensor) -> Tensor:
-        out: Tensor = self.line(torch.cat([one, other], dim=-1))
-        return out
-
-
-def test_branches_meet() -> None:
-    torch.manual_seed(0)
-    stages: list[nn.Module] = [*(nn.Linear(WIDTH, WIDTH) for _ in range(4)), Join()]
-    shape = Shape.of_graph(Graph.two_tower(2), microbatches=4)
-    for name in ("gpipe", "1f1b"):
-        program = REGISTRY[name].program(shape)
-        assert_equal([copy.deepcopy(s) for s in stages], program, batches(8, 2))
 
 
 class Reader(nn.Module):

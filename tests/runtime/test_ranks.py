@@ -1,49 +1,59 @@
-"""Real processes over gloo, one device each: bitwise what one process computes."""
+"""Real processes, one device each: bitwise what one process computes, over either transport."""
 
 from __future__ import annotations
 
-import re
-from pathlib import Path
+from collections.abc import Iterator
 
 import pytest
 
-from tests.runtime.ranks import fail_on_one, train_everywhere
+from tests.runtime.exactness import differences_of
+from tests.runtime.programs import newest_first
+from tests.runtime.ranks import run
 from weft.ir.program import Program
-from weft.schedules import chimera, dualpipev, gpipe, interleaved_1f1b, one_f_one_b, zbv
+from weft.schedules import REGISTRY, Shape, chimera, one_f_one_b, zb_h1, zbv
+
+TRANSPORTS = ("shared", "gloo")
 
 
-def newest_first(devices: int) -> Program:
-    """A user's own order: 1F1B with the microbatches reversed."""
-    program = one_f_one_b(devices=devices, microbatches=2 * devices)
-    last = program.microbatches - 1
-    return program.with_lanes(
-        {
-            lane: actions.replace(microbatch=last - actions.microbatch)
-            for lane, actions in program.contents().items()
-        }
-    )
+def train(cases: list[tuple[str, Program]], transport: str) -> dict[str, list[str]]:
+    """In each rank: what differs from the reference, by case; nothing where all is equal."""
+    return {
+        f"{index} {model} {program.name}": found
+        for index, (model, program) in enumerate(cases)
+        if (found := differences_of(model, program, transport=transport))
+    }
 
 
+def every_program(devices: int) -> Iterator[Program]:
+    """Of every schedule that flushes, and a user's own order."""
+    shape = Shape(devices=devices, microbatches=2 * devices)
+    for schedule in REGISTRY:
+        if not schedule.is_asynchronous:
+            least, most = schedule.stages_per_device
+            yield schedule.program(shape.but(stages_per_device=least if most else 2))
+    yield newest_first(one_f_one_b(devices=devices, microbatches=2 * devices))
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
 @pytest.mark.parametrize("devices", [2, 4])
-def test_ranks_agree_with_the_reference(devices: int, tmp_path: Path) -> None:
-    shape = {"devices": devices, "microbatches": 2 * devices}
-    programs = [
-        gpipe(**shape),
-        one_f_one_b(**shape),
-        interleaved_1f1b(stages_per_device=2, **shape),
-        chimera(**shape),
-        zbv(**shape),
-        dualpipev(**shape),
-        newest_first(devices),
-    ]
-    found = train_everywhere(programs, tmp_path)
-    assert found == dict.fromkeys(found, True)
-    assert len(found) == len(programs)
+def test_every_schedule(devices: int, transport: str) -> None:
+    cases = [("layers", program) for program in every_program(devices)]
+    assert len(cases) > 15
+    assert run(devices, train, cases, transport) == [{}] * devices
 
 
-def test_when_one_rank_fails_all_say_why(tmp_path: Path) -> None:
-    said = fail_on_one(one_f_one_b(devices=3, microbatches=6), tmp_path)
-    assert said[2] == "device 2 failed at 2F2: out of luck"
-    for device, words in enumerate(said[:2]):
-        waited = rf"; device {device} was waiting for \d[FB]\d of device \d"
-        assert re.fullmatch(re.escape(said[2]) + waited, words)
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_weights_that_stages_share(transport: str) -> None:
+    shape = {"devices": 4, "microbatches": 8}
+    programs = [one_f_one_b(**shape), chimera(**shape), zbv(**shape)]
+    assert run(4, train, [("tied", program) for program in programs], transport) == [{}] * 4
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_what_stages_may_pass_on(transport: str) -> None:
+    """Shapes that only the data tell, values that nothing reads, whole numbers beside values."""
+    shape = {"devices": 2, "microbatches": 4}
+    programs = [one_f_one_b(**shape), chimera(**shape), zb_h1(**shape), zbv(**shape)]
+    models = ("ragged", "forked", "reminded")
+    cases = [(model, program) for model in models for program in programs]
+    assert run(2, train, cases, transport) == [{}] * 2

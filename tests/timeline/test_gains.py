@@ -20,17 +20,19 @@ def uneven(program: Program, seed: int) -> Timeline:
     """With forwards of different lengths, so that paths differ."""
     cost = Share(lag=0.1).cost(program)
     forward = np.random.default_rng(seed).uniform(0.5, 1.5, program.stages)
-    return simulate(program, replace(cost, times=replace(cost.times, forward=tuple(forward))))
+    times = replace(cost.times, forward=tuple(forward))
+    return simulate(program, replace(cost, times=times, overhead=0.05 * seed))
 
 
 def retimed(timeline: Timeline) -> Seconds:
     """What each slot brings, one after the other."""
     program = timeline.program
-    precedence = program.precedence(timeline.cost.delays(program))
+    gaps = timeline.cost.gaps(program)
+    precedence = program.precedence(timeline.cost.delays(program)).with_gaps(gaps)
     duration = (timeline.end - timeline.start)[program.first_of_slot]
 
     def makespan(seconds: Seconds) -> float:
-        return float((earliest(precedence, seconds) + seconds).max())
+        return float((earliest(precedence, seconds + gaps) + seconds).max())
 
     whole = makespan(duration)
     gained = np.zeros(len(duration))

@@ -30,8 +30,8 @@ PROGRAMS = [
 ]
 
 
-def _timeline(program: Program, **share: float) -> Timeline:
-    return simulate(program, Share(**share).cost(program))
+def _timeline(program: Program, overhead: float = 0.0, **share: float) -> Timeline:
+    return simulate(program, replace(Share(**share).cost(program), overhead=overhead))
 
 
 def _idle(timeline: Timeline, device: int) -> list[tuple[float, float, Cause]]:
@@ -88,9 +88,20 @@ def test_a_value_on_its_way_is_the_wire(is_lowered: bool) -> None:
     assert timeline.exposed_communication == [0.5, 0.0]
 
 
+def test_what_lies_between_two_actions_is_the_hosts_first() -> None:
+    timeline = _timeline(naive(devices=2, microbatches=1), lag=0.5, overhead=0.25)
+    assert _idle(timeline, 0) == [
+        (1, 1.25, Cause.HOST),
+        (1.25, 4.75, Cause.VALUE),
+        (4.75, 5.25, Cause.WIRE),
+    ]
+    assert _idle(timeline, 1)[1] == (2.5, 2.75, Cause.HOST)
+
+
+@pytest.mark.parametrize("overhead", [0, 0.0625])
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.name)
-def test_idle_and_work_fill_the_makespan(program: Program) -> None:
-    timeline = _timeline(program, lag=0.125)
+def test_idle_and_work_fill_the_makespan(program: Program, overhead: float) -> None:
+    timeline = _timeline(program, lag=0.125, overhead=overhead)
     idle = np.zeros(program.devices)
     for stretch in timeline.idle:
         assert stretch.seconds > 0
@@ -98,21 +109,22 @@ def test_idle_and_work_fill_the_makespan(program: Program) -> None:
     assert idle + timeline.device_work == pytest.approx([timeline.makespan] * program.devices)
 
 
+@pytest.mark.parametrize("overhead", [0, 0.0625])
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.name)
-def test_slack_is_what_can_be_lost(program: Program) -> None:
+def test_slack_is_what_can_be_lost(program: Program, overhead: float) -> None:
     """Lengthening an action by its slack costs nothing, by more costs the rest."""
-    timeline = _timeline(program, lag=0.125)
+    timeline = _timeline(program, lag=0.125, overhead=overhead)
     path = timeline.critical_path
     assert path.slack.min() == pytest.approx(0)
     assert path.slack[list(path.actions)] == pytest.approx(np.zeros(len(path.actions)))
-    durations = timeline.cost.durations(program)
-    precedence = program.precedence(timeline.cost.delays(program))
+    durations, gaps = timeline.cost.durations(program), timeline.cost.gaps(program)
+    precedence = program.precedence(timeline.cost.delays(program)).with_gaps(gaps)
     for action in range(0, len(program), 7):
         for extra in (0.0, 0.75):
             longer = durations.copy()
             slot = int(program.slot_of[action])
             longer[slot] += path.slack[action] + extra
-            ends = earliest(precedence, longer) + longer
+            ends = earliest(precedence, longer + gaps) + longer
             assert ends.max() == pytest.approx(timeline.makespan + extra)
 
 

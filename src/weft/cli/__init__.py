@@ -10,6 +10,7 @@ from weft.cli.group import Group
 
 COMMANDS = {
     "train": "A schedule trains a small GPT in real processes.",
+    "profile": "Measure what that costs here, for predictions.",
     "list": "Schedules, models and devices, or all about one.",
     "draw": "A schedule as a timeline, in the terminal or as SVG or PNG.",
     "compare": "All schedules at one shape, ranked.",

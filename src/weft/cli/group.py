@@ -15,6 +15,7 @@ HELP = """Pipeline-parallel schedules as programs: proved, timed, drawn, trained
 
 \b
   weft train                             train a small GPT on four processes
+  weft profile                           measure what that costs here, as a file for --cost
   weft list                              which schedules there are
   weft draw 1f1b -d 4 -n 8               one of them as a timeline
   weft compare -d 4 -n 8                 all of them, ranked

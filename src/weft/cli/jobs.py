@@ -119,6 +119,14 @@ JOB = (
 )
 
 
+def need_torch(command: str) -> None:
+    """Refuse a command that cannot do without PyTorch."""
+    try:
+        import torch  # noqa: F401
+    except ImportError:
+        raise InputError(f"weft {command} needs PyTorch: pip install 'weft[torch]'") from None
+
+
 def settings_of(choice: Choice, job: Job) -> Settings:
     """The settings asked for."""
     from weft.train import Settings

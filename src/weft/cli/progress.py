@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from time import monotonic
 from typing import TypeVar
 
 from rich.console import Console
-from rich.progress import Progress
+from rich.progress import BarColumn, Progress, TextColumn
 
 PATIENCE = 1.0  # seconds before a bar appears
 
@@ -32,3 +33,16 @@ def with_progress(items: Sequence[Item]) -> Iterator[Item]:
     finally:
         if progress.live.is_started:
             progress.stop()
+
+
+@contextmanager
+def bar(words: str, *, is_shown: bool) -> Iterator[Callable[[float, str], None]]:
+    """A bar with words beside it; call what it gives with the share that is done, and words."""
+    console = Console(stderr=True)
+    if not (is_shown and console.is_terminal):
+        yield lambda share, words: None
+        return
+    columns = BarColumn(bar_width=20), TextColumn("{task.description}")
+    with Progress(*columns, console=console, transient=True) as progress:
+        task = progress.add_task(words, total=1.0)
+        yield lambda share, words: progress.update(task, completed=share, description=words)

@@ -15,6 +15,7 @@ from weft.errors import InputError, UnknownSchedule
 from weft.ir.graph import Graph
 from weft.ir.placement import Placement
 from weft.ir.program import Program
+from weft.lower import unpaired
 from weft.notation import read_cost, read_graph, read_program
 from weft.schedules import REGISTRY, Schedule, Shape
 from weft.simulate import Steady, simulate, steady
@@ -102,7 +103,10 @@ def proved(program: Program, cost: Cost) -> tuple[Timeline, Report]:
     What does not fit can still be timed and drawn, which may show why.
     """
     report = check(program)
-    return simulate(unfolded(program), cost), report
+    program = unfolded(program)
+    if cost.measurement is not None and not cost.pairs:
+        program = unpaired(program)  # where it was measured, nothing overlaps
+    return simulate(program, cost), report
 
 
 def speed_of(timeline: Timeline, pricing: Pricing, steady: Steady | None = None) -> Speed | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,11 +12,23 @@ import click
 from rich.console import RenderableType
 
 from weft.cli.config import configured
-from weft.cli.jobs import CHOICE, JOB, Choice, Job, as_config, on_ranks, settings_of
+from weft.cli.jobs import (
+    CHOICE,
+    JOB,
+    Choice,
+    Job,
+    as_config,
+    need_torch,
+    on_ranks,
+    settings_of,
+)
 from weft.cli.options import as_json, bundled
 from weft.cli.output import facts, show, show_json, table
+from weft.cli.progress import bar
+from weft.cost import Cost
 from weft.draw.caption import number, percent, title
 from weft.errors import InputError
+from weft.notation import read_cost
 
 if TYPE_CHECKING:
     from weft.train import Metrics, Outcome, Settings
@@ -35,9 +47,22 @@ MEBIBYTE = 2**20
     is_flag=True,
     help="The same job in one process, with no pipeline: the same losses.",
 )
+@click.option(
+    "--cost",
+    type=Path,
+    metavar="FILE",
+    help="What `weft profile` measured, to predict with.  [default: measure it briefly]",
+)
 @click.option("--out", type=Path, metavar="FOLDER", help="The run folder.  [default: runs/NAME]")
 @as_json
-def command(choice: Choice, job: Job, is_reference: bool, out: Path | None, is_json: bool) -> None:
+def command(
+    choice: Choice,
+    job: Job,
+    is_reference: bool,
+    cost: Path | None,
+    out: Path | None,
+    is_json: bool,
+) -> None:
     """Train a small GPT on a text or on tokens, with a real process for each device.
 
     \b
@@ -48,9 +73,11 @@ def command(choice: Choice, job: Job, is_reference: bool, out: Path | None, is_j
       $ weft train --config runs/1f1b/settings.toml
       $ weft train --schedule zbv -d 2 -n 4 --steps 20 --json
       $ weft train --schedule zbv -d 2 -n 4 --steps 20 --json --reference
+      $ weft train --cost cost.json
       $ torchrun --nproc-per-node 4 -m weft train --schedule 1f1b
 
-    Every rank first times its own stages; from that the step is predicted, then measured. Prints
+    Every rank first times its own stages while all others do, unless `weft profile` has done so
+    (--cost); from that the step is predicted, then measured. Prints
     both and writes a run folder: program.txt, timelines measured and predicted (as JSON and for
     ui.perfetto.dev), metrics.jsonl with a line for each step, the same as events for TensorBoard
     where that is installed, summary.json, settings.toml.
@@ -71,7 +98,7 @@ def command(choice: Choice, job: Job, is_reference: bool, out: Path | None, is_j
     Nothing is sent off this machine. Under torchrun the ranks are those that it started.
     Schedules that do not flush cannot train yet.
     """
-    _need_torch()
+    need_torch("train")
     from weft.train import check_free, checked, free_folder, given_ranks, summary
 
     with given_ranks() as rank:
@@ -84,7 +111,7 @@ def command(choice: Choice, job: Job, is_reference: bool, out: Path | None, is_j
                 _show_losses(checked(settings), is_json)
             return
         config = as_config(choice, job, settings)
-        outcome = _run(settings, rank)
+        outcome = _run(settings, rank, _cost(settings, cost, rank))
     if rank:
         return
     if not is_json:
@@ -97,18 +124,35 @@ def command(choice: Choice, job: Job, is_reference: bool, out: Path | None, is_j
         show(*_report(outcome, out))
 
 
-def _need_torch() -> None:
+def _cost(settings: Settings, file: Path | None, rank: int | None) -> Cost | None:
+    """The cost of a file, if it is that of this job; what speaks against it is told."""
+    from weft.train import check_cost, doubts
+
+    if file is None:
+        return None
+    cost = read_cost(file)
     try:
-        import torch  # noqa: F401
-    except ImportError:
-        raise InputError("weft train needs PyTorch: pip install 'weft[torch]'") from None
+        check_cost(settings, cost)
+    except InputError as error:
+        raise InputError(f"{file}: {error}") from None
+    for doubt in [] if rank else doubts(settings, cost):
+        click.echo(f"weft: {file}: {doubt}", err=True)
+    return cost
 
 
-def _run(settings: Settings, rank: int | None) -> Outcome:
+def _run(settings: Settings, rank: int | None, cost: Cost | None) -> Outcome:
     from weft.train import launched, trained
 
-    with _watching(settings.steps, is_shown=not rank) as watch:
-        return launched(settings, watch) if rank is None else trained(settings, watch)
+    with bar("profiling the stages" if cost is None else "starting", is_shown=not rank) as tell:
+        work = partial(trained, settings, cost=cost)
+        watch = partial(_watch, tell, settings.steps)
+        if rank is not None:
+            return work(watch)
+        return launched(work, watch, ranks=settings.program.devices)
+
+
+def _watch(tell: Callable[[float, str], None], steps: int, metrics: Metrics) -> None:
+    tell(metrics.step / steps, _line(metrics, steps))
 
 
 def _write(folder: Path, outcome: Outcome, config: str) -> None:
@@ -119,22 +163,6 @@ def _write(folder: Path, outcome: Outcome, config: str) -> None:
     if not can_write_events():
         told = "weft: no events for TensorBoard, as its package is not installed; to have them:"
         click.echo(f"{told} pip install 'weft[tensorboard]'", err=True)
-
-
-@contextmanager
-def _watching(steps: int, *, is_shown: bool) -> Iterator[Callable[[Metrics], None]]:
-    """A bar on standard error, where that is a terminal."""
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn
-
-    console = Console(stderr=True)
-    if not (is_shown and console.is_terminal):
-        yield lambda metrics: None
-        return
-    words = TextColumn("{task.description}")
-    with Progress(BarColumn(bar_width=20), words, console=console, transient=True) as progress:
-        task = progress.add_task("profiling the stages", total=steps)
-        yield lambda metrics: progress.update(task, advance=1, description=_line(metrics, steps))
 
 
 def _line(metrics: Metrics, steps: int) -> str:
@@ -172,7 +200,7 @@ def _report(outcome: Outcome, folder: Path | None) -> Iterator[RenderableType]:
     yield table(("step", "milliseconds", "bubble wall", "bubble span"), rows)
     devices, cores = outcome.measured.program.devices, os.cpu_count() or 1
     if devices > cores:
-        yield f"Here {devices} devices share {cores} cores; the prediction gives each its own."
+        yield f"Here {devices} devices share {cores} cores; stages were timed with all at work."
     if folder is not None:
         yield ""
         yield f"Written to {folder}; open its *.perfetto.json in ui.perfetto.dev."

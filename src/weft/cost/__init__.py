@@ -5,7 +5,9 @@ from weft.cost.cost import Cost, Link, Memory, Network, PerStage, Times
 from weft.cost.derive import derive
 from weft.cost.device import Device, Point
 from weft.cost.devices import DEVICES, device_named
+from weft.cost.fit import Fit, fitted
 from weft.cost.layout import Layout, Storage
+from weft.cost.measurement import Measurement
 from weft.cost.models import MODELS, model_named
 from weft.cost.provenance import Estimate, Marks, Provenance
 from weft.cost.share import Share
@@ -18,9 +20,11 @@ __all__ = [
     "Cost",
     "Device",
     "Estimate",
+    "Fit",
     "Layout",
     "Link",
     "Marks",
+    "Measurement",
     "Memory",
     "Network",
     "PerStage",
@@ -35,6 +39,7 @@ __all__ = [
     "blocks",
     "derive",
     "device_named",
+    "fitted",
     "flops",
     "model_named",
     "parameters",

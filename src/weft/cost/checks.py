@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import math
+from dataclasses import fields
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from weft.cost.provenance import check_marks
 from weft.errors import InputError
+from weft.ir.kinds import Part
 
 if TYPE_CHECKING:
-    from weft.cost.cost import Link
+    from weft.cost.cost import Cost, Link
 
 MOST = 10**9  # of anything that is counted
 _MOST_QUOTED = 40  # characters
@@ -62,3 +65,39 @@ def check_link(link: Link, name: str) -> None:
     check_number(link.bandwidth, f"bandwidth of link {name}", upper=math.inf)
     if link.bandwidth == 0:
         raise InputError(f"bandwidth of link {name} is 0; leave it out for an unlimited link")
+
+
+def check_cost(cost: Cost) -> None:
+    """Seconds and bytes are numbers, not negative, as many as there are stages."""
+    for group in (cost.times, cost.memory):
+        for item in fields(group):
+            _check_field(getattr(group, item.name), item.name, cost.stages)
+    check_number(cost.overhead, "overhead")
+    for edge, size in enumerate(cost.network.message):
+        check_number(size, f"message of edge {edge}")
+    check_link(cost.network.default, "between devices")
+    check_link(cost.network.host, "to the host")
+    for (source, destination), link in cost.network.between.items():
+        check_link(link, f"{source}-{destination}")
+    for kinds, ratio in cost.pairs.items():
+        check_number(ratio, f"pair {kinds}")
+    for kind, shares in cost.parts.items():
+        if kind not in ("F", "I") or len(shares) != len(Part):
+            raise InputError(f"parts of {kind}: F and I have shares of {len(Part)} parts")
+        for share in shares:
+            check_number(share, f"a part of {kind}")
+    for microbatch, ratio in enumerate(cost.sizes):
+        check_number(ratio, f"size of microbatch {microbatch}")
+    check_marks(cost.provenance, cost.stages)
+
+
+def _check_field(value: tuple[float, ...] | float | None, name: str, stages: int) -> None:
+    if value is None:
+        return
+    if not isinstance(value, tuple):
+        check_number(value, name, upper=math.inf)
+        return
+    if len(value) != stages:
+        raise InputError(f"{name}: {len(value)} values for {stages} stages")
+    for stage, number in enumerate(value):
+        check_number(number, f"{name} of stage {stage}")

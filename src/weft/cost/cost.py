@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
-from weft.cost.checks import check_link, check_number
-from weft.cost.provenance import Marks, check_marks, marks_by_kind
+from weft.cost.checks import check_cost
+from weft.cost.measurement import Measurement
+from weft.cost.provenance import Marks, marks_by_kind
 from weft.errors import InputError
 from weft.ir.actions import Actions, Column, Index
 from weft.ir.earliest import Seconds
@@ -29,7 +30,11 @@ EVEN: Shares = (1 / 3, 1 / 6, 1 / 3, 1 / 6)  # of a layer whose communication is
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """Seconds of each stage for one microbatch of ordinary size; a whole backward is I + W."""
+    """Seconds of each stage for one microbatch of ordinary size.
+
+    A whole backward is I + W, unless `backward` says how long it takes where a stage is never
+    split.
+    """
 
     forward: PerStage
     input_grad: PerStage
@@ -37,6 +42,7 @@ class Times:
     recompute: PerStage
     update: PerStage
     reduce: PerStage
+    backward: PerStage | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,8 +96,10 @@ class Cost:
     pairs       seconds of an overlapped pair relative to running both, by kinds ("BF")
     parts       shares of F and of I that are attention, dispatch, experts and combine
     sizes       relative size of each microbatch of a step; empty where all are equal
+    overhead    seconds that a device's host needs between an action and the next one
     is_barrier  whether a step ends for all devices together (WALL) or steps overlap (SPAN)
     provenance  how the seconds of each stage are known, by field of Times, "network" or "host"
+    measurement where and how well all this was measured, if it was
     """
 
     times: Times
@@ -100,11 +108,13 @@ class Cost:
     pairs: Mapping[str, float] = field(default_factory=dict)
     parts: Mapping[str, Shares] = field(default_factory=dict)
     sizes: tuple[float, ...] = ()
+    overhead: float = 0.0
     is_barrier: bool = True
     provenance: Marks = field(default_factory=dict)
+    measurement: Measurement | None = None
 
     def __post_init__(self) -> None:
-        _check(self)
+        check_cost(self)
 
     @property
     def stages(self) -> int:
@@ -131,7 +141,7 @@ class Cost:
         """Seconds of every slot of the program."""
         self.check_fits(program)
         actions = program.actions
-        seconds = self._seconds_by_stage()[actions.kind, actions.stage]
+        seconds = self._seconds_by_stage(actions)[actions.kind, actions.stage]
         if (actions.segment >= 0).any():
             self._cut_into_parts(program, seconds)
         seconds = seconds * self.covered(actions)
@@ -143,6 +153,13 @@ class Cost:
         for slot in np.unique(program.slot_of[actions.joined == 1]):
             together[slot] *= self._overlap(program, int(slot))
         return together
+
+    def gaps(self, program: Program) -> Seconds:
+        """For every slot of the program, how long its lane waits behind it."""
+        gaps = np.zeros(len(program.first_of_slot))
+        if self.overhead:
+            np.add.at(gaps, program.slot_of[program.actions.kind <= Kind.R], self.overhead)
+        return gaps
 
     def delays(self, program: Program) -> Seconds:
         """For every dependency of the program, how long its value travels."""
@@ -187,11 +204,15 @@ class Cost:
         whole = (last // step - first // step) * sums[-1]
         return np.asarray(whole + sums[last % step] - sums[first % step], np.float64)
 
-    def _seconds_by_stage(self) -> NDArray[np.float64]:
+    def _seconds_by_stage(self, actions: Actions) -> NDArray[np.float64]:
+        """The seconds of [kind, stage]."""
         times = self.times
         table = np.zeros((len(Kind), self.stages))
         table[Kind.F] = times.forward
         table[Kind.B] = np.add(times.input_grad, times.weight_grad)
+        if times.backward is not None:
+            is_whole = ~np.isin(np.arange(self.stages), actions.stage[actions.kind == Kind.I])
+            table[Kind.B, is_whole] = np.array(times.backward)[is_whole]
         table[Kind.I] = times.input_grad
         table[Kind.W] = times.weight_grad
         table[Kind.R] = times.recompute
@@ -246,36 +267,3 @@ def _in_common(actions: Actions, producer: Index, consumer: Index) -> tuple[Colu
     first = np.maximum(actions.microbatch[producer], actions.microbatch[consumer])
     ends = actions.microbatch + actions.span
     return first, np.minimum(ends[producer], ends[consumer]) - first
-
-
-def _check(cost: Cost) -> None:
-    """Seconds and bytes are numbers, not negative, as many as there are stages."""
-    for group in (cost.times, cost.memory):
-        for item in fields(group):
-            _check_field(getattr(group, item.name), item.name, cost.stages)
-    for edge, size in enumerate(cost.network.message):
-        check_number(size, f"message of edge {edge}")
-    check_link(cost.network.default, "between devices")
-    check_link(cost.network.host, "to the host")
-    for (source, destination), link in cost.network.between.items():
-        check_link(link, f"{source}-{destination}")
-    for kinds, ratio in cost.pairs.items():
-        check_number(ratio, f"pair {kinds}")
-    for kind, shares in cost.parts.items():
-        if kind not in ("F", "I") or len(shares) != len(Part):
-            raise InputError(f"parts of {kind}: F and I have shares of {len(Part)} parts")
-        for share in shares:
-            check_number(share, f"a part of {kind}")
-    for microbatch, ratio in enumerate(cost.sizes):
-        check_number(ratio, f"size of microbatch {microbatch}")
-    check_marks(cost.provenance, cost.stages)
-
-
-def _check_field(value: PerStage | float, name: str, stages: int) -> None:
-    if not isinstance(value, tuple):
-        check_number(value, name, upper=math.inf)
-        return
-    if len(value) != stages:
-        raise InputError(f"{name}: {len(value)} values for {stages} stages")
-    for stage, number in enumerate(value):
-        check_number(number, f"{name} of stage {stage}")

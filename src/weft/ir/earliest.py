@@ -7,7 +7,7 @@ timeline backwards to find slack.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -48,6 +48,10 @@ class Precedence:
             producer=last - self.consumer,
             delay=self.delay,
         )
+
+    def with_gaps(self, gap: Seconds) -> Precedence:
+        """The machine of slots that last longer by a gap, which only their own lane waits for."""
+        return replace(self, delay=self.delay - gap[self.producer]) if gap.any() else self
 
 
 class Wait(NamedTuple):

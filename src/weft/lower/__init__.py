@@ -2,6 +2,7 @@
 
 from weft.lower.experts import experts
 from weft.lower.offload import offload
+from weft.lower.pairs import unpaired
 from weft.lower.recompute import recompute, recompute_early
 from weft.lower.split import split, split_late
 from weft.lower.updates import updates
@@ -16,6 +17,7 @@ __all__ = [
     "recompute_early",
     "split",
     "split_late",
+    "unpaired",
     "unwired",
     "updates",
     "wires",

@@ -53,7 +53,7 @@ class StageForms:
             outputs = self._now[message.microbatch]
             if outputs is None:
                 return None
-            return _floating(outputs[source]) if is_gradient else outputs[source]
+            return _gradients(outputs[source]) if is_gradient else outputs[source]
 
         return forms
 
@@ -95,8 +95,9 @@ def _empty(forms: Sequence[Form]) -> list[Tensor]:
     return [torch.empty(form.shape, dtype=form.dtype, device="meta") for form in forms]
 
 
-def _floating(layout: Layout) -> Layout:
-    """What has a gradient."""
-    return tuple(
-        form if form is not None and form.dtype.is_floating_point else None for form in layout
-    )
+def _gradients(layout: Layout) -> Layout | None:
+    """What has a gradient; of several values, only the run tells which are used at all."""
+    floating = [form is not None and form.dtype.is_floating_point for form in layout]
+    if sum(floating) > 1:
+        return None
+    return tuple(form if has else None for form, has in zip(layout, floating, strict=True))

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from weft.ir.kinds import Direction
 from weft.ir.program import Program
-from weft.runtime.message import Message, Receive, Route, Send
+from weft.runtime.message import Message, Receive, Route, Send, Values
 from weft.runtime.stage import Stage
 from weft.runtime.ties import End
 from weft.runtime.world import World
@@ -97,16 +97,16 @@ class Gradients:
             for stage, module in enumerate(self._stages)
             for name, weight in module.named_parameters()
         ]
-        norms = torch.zeros(len(names), dtype=torch.float64)
+        norms, is_there = torch.zeros(2, len(names), dtype=torch.float64)
         places = {end: place for place, (end, _) in enumerate(names)}
         for (pipe, stage), copy in self._copies.items():
             if pipe == 0:
-                found = self._norms_of(stage, copy.module)
-                for end, norm in found.items():
-                    norms[places[end]] = norm
-        everywhere = self._world.total(norms, "the norms of the gradients")
+                for end, norm in self._norms_of(stage, copy.module).items():
+                    norms[places[end]], is_there[places[end]] = norm, 1
+        shares = torch.stack([norms, is_there])
+        everywhere = self._world.total(shares, "the norms of the gradients")
         dtype = reduce(torch.promote_types, (dtype for _, dtype in names))
-        return everywhere[everywhere != 0].to(dtype)
+        return everywhere[0][everywhere[1] != 0].to(dtype)
 
     def _norms_of(self, stage: int, module: nn.Module) -> dict[End, float]:
         """Those of one stage, fetched together; a tied weight counts at its first end."""
@@ -144,44 +144,53 @@ class _Exchange:
 
     def run(self) -> None:
         """Pass gradients on, sum them in order, and give every copy here the sum."""
-        flat = {
+        parts: dict[int, Values] = {
             index: _flat(member.weights)
             for index, member in enumerate(self._members)
             if member.weights
         }
-        if not flat:
+        if not parts:
             return
         for index, send in self._sends:
-            send([flat[index]])
+            send(parts[index])
         for index, receive in self._receives.items():
-            (arrived,) = receive()
-            assert arrived is not None  # they are sent whole
-            flat[index] = arrived
-        parts = [flat[index].to(flat[min(flat)].device) for index in sorted(flat)]
-        total = parts[0]
-        for part in parts[1:]:
-            total = total + part
+            parts[index] = receive()
+        total, is_there = _sum([parts[index] for index in sorted(parts)])
         for member in self._members:
             if member.weights:
-                _unflatten(member.weights, total)
+                _unflatten(member.weights, total, is_there)
 
 
 def _unknown() -> None:
     """The form travels along: whoever waits for it hears of failures meanwhile."""
 
 
-def _flat(weights: Parameters) -> Tensor:
-    """All gradients as one tensor; zeros where there is none."""
+def _flat(weights: Parameters) -> tuple[Tensor, Tensor]:
+    """All gradients as one tensor, zeros where there is none; and which are there."""
+    is_there = torch.tensor([weight.grad is not None for weight in weights])
     return torch.cat(
         [
             (torch.zeros_like(weight) if weight.grad is None else weight.grad).flatten()
             for weight in weights
         ]
-    )
+    ), is_there
 
 
-def _unflatten(weights: Parameters, total: Tensor) -> None:
+def _sum(parts: Sequence[Values]) -> tuple[Tensor, Tensor]:
+    """The sum of all copies, and which gradients any of them has."""
+    total, is_there = parts[0]
+    assert total is not None  # they are sent whole
+    assert is_there is not None
+    for part, others in parts[1:]:
+        assert part is not None
+        assert others is not None
+        total, is_there = total + part.to(total.device), is_there | others.cpu()
+    return total, is_there
+
+
+def _unflatten(weights: Parameters, total: Tensor, is_there: Tensor) -> None:
     sizes = [weight.numel() for weight in weights]
-    for weight, part in zip(weights, torch.split(total, sizes), strict=True):
-        if weight.requires_grad:
-            weight.grad = part.to(weight.device).view_as(weight).clone()
+    for weight, part, has in zip(
+        weights, torch.split(total, sizes), is_there.tolist(), strict=True
+    ):
+        weight.grad = part.to(weight).view_as(weight).clone() if has else None

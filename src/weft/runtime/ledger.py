@@ -22,6 +22,7 @@ class Losses:
     """What is known of a run's losses."""
 
     known: dict[int, float] = field(default_factory=dict)
+    tellers: set[int] = field(default_factory=set)  # ranks that have told theirs
     count: int = 0
     is_open: bool = False
 
@@ -49,7 +50,7 @@ class Ledger:
         self._drop(run)
         return page
 
-    def tell(self, run: int, losses: Mapping[int, Tensor]) -> None:
+    def tell(self, run: int, losses: Mapping[int, Tensor | float]) -> None:
         """Enter losses that were computed here, and tell every other rank."""
         page = self._runs[run]
         found = {microbatch: float(loss) for microbatch, loss in losses.items()}
@@ -60,12 +61,21 @@ class Ledger:
 
     def wait(self, page: Losses) -> list[float]:
         """All losses of a run, by microbatch."""
-        if not page.is_complete and self._mesh is not None:
-            self._mesh.wait(lambda: page.is_complete, lambda: "the loss", *self._holders)
+        for holder in self._holders:
+            self._wait_for(holder, page)
         return [page.known[microbatch] for microbatch in range(page.count)]
 
-    def _on_losses(self, _: int, content: bytes) -> None:
+    def _wait_for(self, holder: int, page: Losses) -> None:
+        if self._mesh is not None and holder != self._mesh.rank:
+            self._mesh.wait(
+                lambda: page.is_complete or holder in page.tellers,
+                lambda: f"the losses of device {holder}",
+                holder,
+            )
+
+    def _on_losses(self, other: int, content: bytes) -> None:
         run, count = HEAD.unpack_from(content)
+        self._runs.setdefault(run, Losses()).tellers.add(other)
         self._enter(run, count, dict(ENTRY.iter_unpack(content[HEAD.size :])))
 
     def _enter(self, run: int, count: int, found: Mapping[int, float]) -> None:

@@ -21,13 +21,14 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from enum import IntEnum
+from types import MappingProxyType
 
 from weft.errors import RankError
 
 FRAME = struct.Struct("<BI")  # kind, bytes that follow
-CHUNK, MOST_FILES = 1 << 16, 64
+CHUNK = 1 << 16
 SLICE = 1.0  # seconds between two looks at the clock
-BRIEF = 1e-4  # seconds of a wait in which this rank does not sleep
+BRIEF = 2e-4  # seconds of a wait in which this rank does not sleep
 
 Handler = Callable[[int, bytes], None]
 
@@ -47,18 +48,22 @@ class Record(IntEnum):
 
 
 class Mesh:
-    """This rank's sockets to all others.
+    """This rank's sockets to all others, and those for open files where they share a host.
 
     `deadline` bounds every wait, in seconds; None waits for as long as all ranks live.
     """
 
-    def __init__(self, rank: int, peers: Mapping[int, socket.socket]) -> None:
-        self.rank, self.ranks = rank, len(peers) + 1
+    def __init__(
+        self,
+        rank: int,
+        peers: Mapping[int, socket.socket],
+        files: Mapping[int, socket.socket] = MappingProxyType({}),
+    ) -> None:
+        self.rank, self.ranks, self._files = rank, len(peers) + 1, files
         self.deadline: float | None = None
         self._peers = dict(peers)
         self._heard = {other: bytearray() for other in peers}  # records that have begun
         self._unsent = {other: bytearray() for other in peers}
-        self._files: dict[int, deque[int]] = {other: deque() for other in peers}
         self._left: set[int] = set()
         self._failure: str | None = None
         self._shares: dict[int, deque[bytes]] = {other: deque() for other in peers}
@@ -85,22 +90,22 @@ class Mesh:
         if self._unsent[other]:
             self._unsent[other] += frame
         else:
-            self._send(other, frame, ())
+            self._send(other, frame)
 
-    def give(self, other: int, record: Record, content: bytes, file: int) -> None:
-        """Send a record with an open file, which is the other rank's from then on."""
-        while self._unsent[other]:
-            self.pump(SLICE)
-        self._send(other, FRAME.pack(record, len(content)) + content, (file,))
+    def give(self, other: int, file: int) -> None:
+        """Give an open file to a rank of this host; a record should tell it to take it."""
+        with suppress(OSError):  # it is gone, which the next wait will tell
+            socket.send_fds(self._files[other], [b"."], [file])
 
     def given(self, other: int) -> int:
-        """The oldest file that a rank gave and that nobody has taken."""
-        return self._files[other].popleft()
+        """The oldest file that a rank gave and that was not taken yet."""
+        _, files, _, _ = socket.recv_fds(self._files[other], 1, 1)
+        return files[0]
 
-    def _send(self, other: int, frame: bytes, files: tuple[int, ...]) -> None:
+    def _send(self, other: int, frame: bytes) -> None:
         peer, unsent = self._peers[other], self._unsent[other]
         try:
-            sent = socket.send_fds(peer, [frame], files) if files else peer.send(frame)
+            sent = peer.send(frame)
         except BlockingIOError:
             sent = 0
         except OSError:
@@ -136,7 +141,7 @@ class Mesh:
     def hear(self, other: int) -> None:
         """Take what one rank has told, without waiting."""
         try:
-            heard = self._receive(other)
+            heard = self._peers[other].recv(CHUNK)
         except BlockingIOError:
             return
         except OSError:
@@ -149,14 +154,6 @@ class Mesh:
             heard = bytes(begun) + heard
         begun[:] = heard[self._dispatched(other, heard) :]
 
-    def _receive(self, other: int) -> bytes:
-        peer = self._peers[other]
-        if peer.family != socket.AF_UNIX:
-            return peer.recv(CHUNK)
-        heard, files, _, _ = socket.recv_fds(peer, CHUNK, MOST_FILES)
-        self._files[other] += files
-        return heard
-
     def pump(self, seconds: float) -> None:
         """Take what all ranks have told; wait so long at most for the first of it."""
         self.check()
@@ -167,7 +164,7 @@ class Mesh:
             if events & ~select.POLLOUT:
                 self.hear(other)
 
-    def wait(self, is_done: Callable[[], bool], what: Callable[[], str], *sources: int) -> None:
+    def wait(self, is_done: Callable[[], object], what: Callable[[], str], *sources: int) -> None:
         """Wait until something is so that depends on some ranks."""
         began = time.monotonic()
         try:
@@ -181,7 +178,7 @@ class Mesh:
         except RankError as error:
             raise self.blamed(error, what()) from None
 
-    def _listen(self, is_done: Callable[[], bool], until: float, sources: Iterable[int]) -> None:
+    def _listen(self, is_done: Callable[[], object], until: float, sources: Iterable[int]) -> None:
         """Look again and again for a moment: sleeping and waking takes longer than most waits."""
         while not is_done() and self._open.issuperset(sources):
             for source in sources:

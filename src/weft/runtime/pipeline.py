@@ -9,13 +9,11 @@ In a process group each rank runs one device; without one, all devices run in th
 from __future__ import annotations
 
 import copy
-import hashlib
 import json
-import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from dataclasses import replace
+from functools import partial
 from typing import Literal, TypeAlias
 
 import numpy as np
@@ -25,60 +23,33 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from weft.cost import Share
-from weft.errors import InputError, NonfiniteError, WeftError
-from weft.ir.kinds import Kind, Stream
+from weft.errors import Disagreement, NonfiniteError, WeftError
+from weft.ir.kinds import Kind
 from weft.ir.program import Program
+from weft.runtime.agreement import (
+    refuse_different,
+    refuse_different_weights,
+    structure,
+    sums_of_copies,
+    sums_of_ends,
+)
 from weft.runtime.batch import Data, checksum, cut, weights_of
 from weft.runtime.clock import Recording
-from weft.runtime.executor import Executor, Forward, Setting
+from weft.runtime.executor import Executor, Forward, Losses, Setting
+from weft.runtime.fit import check_fit, computed, forwards_of, kind_of
 from weft.runtime.forms import StageForms
 from weft.runtime.gradients import Gradients
-from weft.runtime.ledger import Ledger, Losses
 from weft.runtime.randomness import Draw, keyed
+from weft.runtime.result import Result
 from weft.runtime.split import names_of
 from weft.runtime.stage import Stage
-from weft.runtime.ties import ties_of, untie
+from weft.runtime.ties import End, ties_of, untie
 from weft.runtime.transport.loopback import Loopback
 from weft.runtime.world import Alone, Carrier, Ranks, World
 from weft.timeline import Timeline
-from weft.verify import check
 
 NamedParameters: TypeAlias = Iterable[tuple[str, nn.Parameter]]
 Nonfinite: TypeAlias = Literal["stop", "skip", "ignore"]
-
-
-@dataclass(frozen=True)
-class Result:
-    """What a step gave.
-
-    norm        of all gradients before clipping, where they are clipped
-    is_skipped  whether the update was left out because the loss or the norm is not finite
-    """
-
-    norm: Tensor | None
-    is_skipped: bool
-    _page: Losses = field(repr=False)
-    _ledger: Ledger = field(repr=False)
-    _recording: Recording = field(repr=False)
-    _program: Program = field(repr=False)
-    _dtype: torch.dtype = field(repr=False)
-
-    @cached_property
-    def losses(self) -> Tensor:
-        """The weighted loss of every microbatch, on every rank; waits until they are known."""
-        return torch.tensor(self._ledger.wait(self._page), dtype=torch.float64).to(self._dtype)
-
-    @cached_property
-    def loss(self) -> Tensor:
-        """The loss of the batch, on every rank."""
-        return self.losses.sum()
-
-    @cached_property
-    def timeline(self) -> Timeline:
-        """When this process did what; `Pipeline.gathered` has all ranks."""
-        start, end = self._recording.seconds()
-        return Timeline(self._program, Share().cost(self._program), start, end, is_measured=True)
 
 
 class Pipeline:
@@ -110,32 +81,33 @@ class Pipeline:
         deadline: float | None = 60.0,
         transport: Carrier = "auto",
     ) -> None:
-        depth = _check_fit(stages, program)
-        program = _computed(program)
+        depth = check_fit(stages, program)
+        program = computed(program)
         self._program, self._loss, self._clip = program, loss, clip
         self._nonfinite, self._deadline = nonfinite, deadline
         self._draw, self._runs, self._is_compared = Draw(seed), 0, False
         ties = ties_of(stages)
         untie(stages, ties)
-        self._dtype, self._device = _kind_of(stages)
+        self._dtype, self._device = kind_of(stages)
         self._world: World = (
             Ranks(program, depth=depth, carrier=transport, device=self._device)
             if dist.is_available() and dist.is_initialized()
             else Alone(program)
         )
-        self._compare(f"{program.digest} {seed} {_structure(stages)}", "program, seed or stages")
+        self._compare(f"{program.digest} {seed} {structure(stages)}", "program, seed or stages")
         self._copies = self._made(stages)
-        self._compare_copies()
+        self._compare_copies(ties)
         self._gradients = Gradients(program, stages, self._copies, ties, self._world)
         self._forms = StageForms(stages, program.graph, loss)
         self._trainers = self._executors(program, Stage.forward)
-        self._readers = self._executors(_forwards_of(program), Stage.infer)
+        self._readers = self._executors(forwards_of(program), Stage.infer)
         self._optimizers = [
             optimizer(list(stage.module.named_parameters()))
             for stage in self._copies.values()
             if optimizer and any(p.requires_grad for p in stage.module.parameters())
         ]
         self._schedulers = [scheduler(made) for made in self._optimizers] if scheduler else []
+        self._piled: list[Result] = []  # batches whose gradients wait for an update
 
     def step(
         self,
@@ -149,6 +121,7 @@ class Pipeline:
         with self._told():
             result = self._ran(self._trainers, (batch, target), weights)
             self._draw.step += 1
+            self._piled.append(result)
             return self._updated(result) if update else result
 
     def evaluate(
@@ -219,26 +192,15 @@ class Pipeline:
 
     def _compare(self, known: str, what: str) -> None:
         """Refuse ranks that do not agree."""
-        shares = self._world.gather(known.encode(), what)
-        others = [rank for rank, share in enumerate(shares) if share != shares[0]]
-        if others:
-            raise InputError(f"{what} of ranks {others} differ from those of rank 0")
+        refuse_different(self._world.gather(known.encode(), what), what)
 
-    def _compare_copies(self) -> None:
-        """Refuse copies of a stage that do not start from the same weights."""
-        if len(self._program.placement.pipes) == 1:
-            return
-        sums = {index: _weights_of(stage.module) for (_, index), stage in self._copies.items()}
-        known = json.dumps(sums).encode()
-        first: dict[str, tuple[int, str]] = {}
-        for rank, share in enumerate(self._world.gather(known, "the weights of the copies")):
-            for index, found in json.loads(share).items():
-                holder, wanted = first.setdefault(index, (rank, found))
-                if found != wanted:
-                    raise InputError(
-                        f"ranks {holder} and {rank} start stage {index} from different weights;"
-                        f" seed all ranks alike"
-                    )
+    def _compare_copies(self, ties: Sequence[Sequence[End]]) -> None:
+        """Refuse copies of a stage, and ends of a weight, that do not start alike."""
+        known = sums_of_ends(self.modules, ties)
+        if len(self._program.placement.pipes) > 1:
+            known |= sums_of_copies(self.modules)
+        share = json.dumps(known).encode()
+        refuse_different_weights(self._world.gather(share, "the weights of the copies"))
 
     # running
 
@@ -247,11 +209,18 @@ class Pipeline:
         """Whatever goes wrong here ends the waits of all other ranks."""
         try:
             yield
-        except NonfiniteError:
+        except (Disagreement, NonfiniteError):
             raise  # all ranks raise it
         except BaseException as error:
-            self._world.fail(str(error) or type(error).__name__)
+            self._world.fail(self._reason(error))
             raise
+
+    def _reason(self, error: BaseException) -> str:
+        """What other ranks hear; what is not Weft's own error does not say where it is from."""
+        if isinstance(error, WeftError):
+            return str(error)
+        what = ": ".join(filter(None, (type(error).__name__, str(error))))
+        return f"device {self._world.devices.start} failed: {what}"
 
     def _ran(
         self,
@@ -267,16 +236,27 @@ class Pipeline:
         recording = Recording(program, self._device)
         page, run = self._world.ledger.open(self._runs, count), self._runs
         self._runs += 1
+        try:
+            self._run(executors, recording, partial(self._world.ledger.tell, run))
+        except BaseException:
+            if executors is self._trainers:
+                self._clear()  # of gradients to which some microbatches were added
+            raise
+        return Result(None, False, page, self._world.ledger, recording, program, self._dtype)
+
+    def _run(
+        self,
+        executors: Sequence[Executor],
+        recording: Recording,
+        tell: Callable[[Losses], None],
+    ) -> None:
+        """Run every lane that is this process's, and tell the losses."""
         if isinstance(self._world.transport, Loopback):
             _run_in_turn(executors, recording, self._world.transport)
-            known = [executor.losses for executor in executors]
-            self._world.ledger.tell(
-                run, {m: loss for losses in known for m, loss in losses.items()}
-            )
+            tell({m: loss for executor in executors for m, loss in executor.losses.items()})
         else:
-            executors[0].run(recording, partial(self._world.ledger.tell, run))
+            executors[0].run(recording, tell)
         self._world.transport.end()
-        return Result(None, False, page, self._world.ledger, recording, program, self._dtype)
 
     def _begin(
         self,
@@ -308,28 +288,39 @@ class Pipeline:
 
     def _updated(self, result: Result) -> Result:
         """Sum over copies, clip, step every stage's optimizer, and start from no gradients."""
-        is_skipped = self._nonfinite != "ignore" and not bool(torch.isfinite(result.loss))
+        is_watched = self._nonfinite != "ignore"
+        reason = self._bad_loss() if is_watched else None
         norm = None
-        if not is_skipped:
+        if not reason:
             self._gradients.sum_copies()
             if self._clip is not None:
                 norm = self._gradients.clip(self._clip)
-                is_skipped = self._nonfinite != "ignore" and not bool(torch.isfinite(norm))
-        if is_skipped and self._nonfinite == "stop":
-            raise NonfiniteError(_nonfinite(self._draw.step, result, norm))
-        if not is_skipped:
+                if is_watched and not torch.isfinite(norm):
+                    reason = f"the norm of the gradients of step {self._draw.step} is {norm:g}"
+        if not reason:
             for optimizer in self._optimizers:
                 optimizer.step()
             for scheduler in self._schedulers:
                 scheduler.step()
+        self._clear()
+        if reason and self._nonfinite == "stop":
+            remedy = "nonfinite='skip' leaves such updates out"
+            raise NonfiniteError(f"{reason}; no weight was changed. {remedy}")
+        return replace(result, norm=norm, is_skipped=reason is not None)
+
+    def _bad_loss(self) -> str | None:
+        """The first loss since the last update that is not finite."""
+        first = self._draw.step - len(self._piled) + 1
+        for step, result in enumerate(self._piled, start=first):
+            if result.bad_loss:
+                return f"the loss of step {step} is {result.bad_loss}"
+        return None
+
+    def _clear(self) -> None:
+        """Start from no gradients."""
+        self._piled.clear()
         for stage in self._copies.values():
             stage.module.zero_grad(set_to_none=True)
-        return replace(result, norm=norm, is_skipped=is_skipped)
-
-
-def _items(executors: Sequence[Executor]) -> Iterator[tuple[int, Tensor]]:
-    for executor in executors:
-        yield from executor.losses.items()
 
 
 def _run_in_turn(executors: Sequence[Executor], recording: Recording, waiting: Loopback) -> None:
@@ -341,72 +332,3 @@ def _run_in_turn(executors: Sequence[Executor], recording: Recording, waiting: L
             position[index] = executor.run_ready(recording, position[index], waiting)
         if position == before:
             raise WeftError("the program stands still; verification should tell why")
-
-
-def _nonfinite(step: int, result: Result, norm: Tensor | None) -> str:
-    if norm is not None:
-        return f"the norm of the gradients of step {step} is {norm:g}; no weight was changed"
-    bad = [index for index, loss in enumerate(result.losses.tolist()) if not math.isfinite(loss)]
-    which = ", ".join(map(str, bad[:8])) + (" ..." if len(bad) > 8 else "")
-    return (
-        f"the loss of step {step} is {float(result.loss):g}, by microbatch {which};"
-        f" no weight was changed. nonfinite='skip' leaves such updates out"
-    )
-
-
-def _computed(program: Program) -> Program:
-    """What the executors run: messages and updates follow from it."""
-    if (program.actions.kind <= Kind.R).all():
-        return program
-    return _taking(program, [kind for kind in Kind if kind.is_compute])
-
-
-def _forwards_of(program: Program) -> Program:
-    """The forwards alone, in their order."""
-    return _taking(program, [Kind.F])
-
-
-def _taking(program: Program, kinds: Sequence[Kind]) -> Program:
-    """The compute lanes with these kinds alone."""
-    lanes = {}
-    for lane, actions in program.contents().items():
-        if lane.stream is Stream.COMPUTE:
-            taken = actions.take(np.flatnonzero(np.isin(actions.kind, kinds)))
-            lanes[lane] = taken.replace(joined=0) if len(taken) < len(actions) else taken
-    return program.with_lanes(lanes)
-
-
-def _check_fit(stages: Sequence[nn.Module], program: Program) -> int:
-    """Refuse, before the first action, what cannot run; the depth that its channels need."""
-    report = check(program)
-    if program.period is not None or (program.actions.version >= 0).any():
-        raise InputError(f"{program.name} does not flush; asynchronous runs come later")
-    if np.isin(program.actions.kind, (Kind.OFFLOAD, Kind.ONLOAD)).any():
-        raise InputError(f"{program.name} offloads, which the runtime does not do yet")
-    if len(stages) != program.stages:
-        raise InputError(f"{len(stages)} modules for the {program.stages} stages of {program.name}")
-    if len([s for s in program.graph.successors if not s]) != 1:
-        raise InputError(f"{program.name} has several last stages; join them in one")
-    return report.channel_depth or 0
-
-
-def _kind_of(stages: Sequence[nn.Module]) -> tuple[torch.dtype, torch.device]:
-    """The type and device of the first weight."""
-    for stage in stages:
-        for weight in stage.parameters():
-            return weight.dtype, weight.device
-    return torch.get_default_dtype(), torch.device("cpu")
-
-
-def _structure(stages: Sequence[nn.Module]) -> str:
-    """The names and shapes of all weights, in short."""
-    named = [
-        (index, name, tuple(weight.shape), str(weight.dtype))
-        for index, stage in enumerate(stages)
-        for name, weight in stage.named_parameters()
-    ]
-    return hashlib.sha256(repr(named).encode()).hexdigest()
-
-
-def _weights_of(module: nn.Module) -> str:
-    return checksum([tuple(module.state_dict().values())])

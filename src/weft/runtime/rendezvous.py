@@ -12,6 +12,8 @@ import json
 import os
 import secrets
 import socket
+import struct
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -24,6 +26,8 @@ from weft.runtime.mesh import Mesh
 
 PATIENCE = 60.0  # seconds to find each other
 LOOPBACK = "127.0.0.1"
+HELLO = struct.Struct("<II")  # rank and lane, after the token
+RECORDS, FILES = 0, 1  # lanes: what a connection carries
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,13 +68,20 @@ def meet() -> Met:
         ]
         is_one_host = len({address.host for address in all_of_them}) == 1 and bool(mine.path)
         listener = near if is_one_host else far
-        peers = {}
+        lanes = (RECORDS, FILES) if is_one_host else (RECORDS,)
+        met: dict[tuple[int, int], socket.socket] = {}
         for other in range(rank + 1, ranks):
-            peers[other] = _connected(all_of_them[other], rank, is_one_host)
-        while len(peers) < ranks - 1:
-            other, peer = _accepted(listener, mine.token)
-            peers[other] = peer
-    return Met(Mesh(rank, dict(sorted(peers.items()))), is_one_host)
+            for lane in lanes:
+                met[lane, other] = _connected(all_of_them[other], (rank, lane), is_one_host)
+        while len(met) < len(lanes) * (ranks - 1):
+            lane, other, peer = _accepted(listener, mine.token)
+            met[lane, other] = peer
+    return Met(Mesh(rank, _of(RECORDS, met), _of(FILES, met)), is_one_host)
+
+
+def _of(lane: int, met: Mapping[tuple[int, int], socket.socket]) -> dict[int, socket.socket]:
+    """The connections of one lane, by rank."""
+    return {other: met[one, other] for one, other in sorted(met) if one == lane}
 
 
 def _host() -> str:
@@ -114,13 +125,14 @@ def _own_ip(store: Store) -> str:
         return str(probe.getsockname()[0])
 
 
-def _connected(address: Address, rank: int, is_one_host: bool) -> socket.socket:
+def _connected(address: Address, name: tuple[int, int], is_one_host: bool) -> socket.socket:
+    rank, lane = name
     peer = socket.socket(socket.AF_UNIX if is_one_host else socket.AF_INET)
     peer.settimeout(PATIENCE)
     place = address.path.encode("latin-1") if is_one_host else (address.ip, address.port)
     try:
         peer.connect(place)
-        peer.sendall(f"{address.token}{rank:08d}".encode())
+        peer.sendall(address.token.encode() + HELLO.pack(rank, lane))
     except OSError as error:
         raise RankError(
             f"device {rank} cannot reach {address.ip}:{address.port}: {error}"
@@ -130,7 +142,7 @@ def _connected(address: Address, rank: int, is_one_host: bool) -> socket.socket:
     return peer
 
 
-def _accepted(listener: socket.socket, token: str) -> tuple[int, socket.socket]:
+def _accepted(listener: socket.socket, token: str) -> tuple[int, int, socket.socket]:
     """The next rank that knows the token; a stranger is turned away."""
     while True:
         try:
@@ -138,9 +150,10 @@ def _accepted(listener: socket.socket, token: str) -> tuple[int, socket.socket]:
         except TimeoutError as error:
             raise RankError(f"not every device came within {PATIENCE:g} s") from error
         peer.settimeout(PATIENCE)
-        hello = peer.recv(len(token) + 8, socket.MSG_WAITALL)
+        hello = peer.recv(len(token) + HELLO.size, socket.MSG_WAITALL)
         if secrets.compare_digest(hello[: len(token)], token.encode()):
             if peer.family == socket.AF_INET:
                 peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            return int(hello[len(token) :]), peer
+            rank, lane = HELLO.unpack(hello[len(token) :])
+            return lane, rank, peer
         peer.close()

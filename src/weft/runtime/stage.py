@@ -61,13 +61,12 @@ class Stage:
 
     def forward(self, microbatch: int, inputs: Sequence[Tensor]) -> Values:
         """The outputs that go to other stages; the weighted loss on the last stage."""
-        leaves = tuple(_leaf(self._here(value), is_data=self._is_first) for value in inputs)
-        saved = self._saved[microbatch] = Saved(leaves)
+        saved = self._saved[microbatch] = Saved(tuple([self._leaf(value) for value in inputs]))
         if self._is_recomputed:
             with torch.no_grad():
                 return tuple(value.detach() for value in self._run(microbatch, saved))
         saved.outputs = self._run(microbatch, saved)
-        return tuple(value.detach() for value in saved.outputs)
+        return tuple([value.detach() for value in saved.outputs])
 
     def infer(self, microbatch: int, inputs: Sequence[Tensor]) -> Values:
         """The outputs alone: nothing is kept for a backward."""
@@ -92,7 +91,7 @@ class Stage:
         outputs, grads = _differentiable(saved.outputs, self._all_here(gradients))
         if outputs:
             torch.autograd.backward(outputs, grads)
-        return tuple(value.grad for value in saved.inputs)
+        return tuple([value.grad for value in saved.inputs])
 
     def input_grad(
         self, microbatch: int, gradients: Sequence[Tensor | None]
@@ -119,6 +118,13 @@ class Stage:
     def forget(self) -> None:
         """Drop what is left of a step that did not end."""
         self._saved.clear()
+
+    def _leaf(self, value: Tensor) -> Tensor:
+        """A value without history that collects its gradient, unless data or whole numbers."""
+        leaf = self._here(value).detach()
+        if not self._is_first and leaf.is_floating_point():
+            leaf.requires_grad_()
+        return leaf
 
     def _here(self, value: Tensor) -> Tensor:
         """A value on the device of this stage's weights."""
@@ -148,17 +154,13 @@ class Stage:
         return (self.loss(values[0], microbatch),) if self.loss else values
 
 
-def _leaf(value: Tensor, *, is_data: bool) -> Tensor:
-    """A value without history that collects its gradient, unless it is data or whole numbers."""
-    return value.detach().requires_grad_(value.is_floating_point() and not is_data)
-
-
 def _differentiable(
     outputs: Values, gradients: Gradients
 ) -> tuple[list[Tensor], list[Tensor | None]]:
-    pairs = [
-        (value, grad)
-        for value, grad in zip(outputs, gradients, strict=True)
-        if value.requires_grad and (grad is not None or value.dim() == 0)
-    ]
-    return [value for value, _ in pairs], [grad for _, grad in pairs]
+    """Outputs that have a gradient to pass on, and those gradients."""
+    roots, grads = [], []
+    for value, grad in zip(outputs, gradients, strict=True):
+        if value.requires_grad and (grad is not None or value.dim() == 0):
+            roots.append(value)
+            grads.append(grad)
+    return roots, grads

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from weft.errors import InputError
 from weft.ir.program import Program
+from weft.runtime.agreement import refuse_different
 from weft.runtime.clock import lag
 from weft.runtime.ledger import Ledger
 from weft.runtime.mesh import Mesh
@@ -23,15 +24,16 @@ from weft.runtime.transport import Transport
 from weft.runtime.transport.grouped import Grouped, gloo_groups, nccl_groups
 from weft.runtime.transport.loopback import Loopback
 from weft.runtime.transport.shared import Shared
+from weft.runtime.window import Windows, windows_of
 
 Carrier: TypeAlias = Literal["auto", "shared", "gloo", "nccl"]
-ROOM = 4  # messages that may be under way beyond what the program needs
 
 
 class World(Protocol):
     """What a pipeline needs of the processes that run it."""
 
     devices: range  # that this process runs
+    carrier: str  # the transport that was chosen, by name
     transport: Transport
     ledger: Ledger
     lag: float  # what to add to this process's clock to have that of device 0
@@ -54,6 +56,7 @@ class Alone:
 
     def __init__(self, program: Program) -> None:
         self.devices = range(program.devices)
+        self.carrier = "loopback"
         self.transport: Transport = Loopback()
         self.ledger = Ledger(None, ())
         self.lag = 0.0
@@ -89,7 +92,10 @@ class Ranks:
         self._mesh = met.mesh
         self.devices = range(met.mesh.rank, met.mesh.rank + 1)
         chosen = _chosen(carrier, met.is_one_host, device)
-        self.transport = _transport(chosen, met.mesh, program, device, depth + ROOM)
+        refuse_different(self.gather(chosen.encode(), "transports"), "transports")
+        self.carrier: str = chosen
+        windows = windows_of(program, least=depth)
+        self.transport = _transport(chosen, met.mesh, program, device, windows)
         self.ledger = Ledger(met.mesh, _last_devices(program))
         self.lag = lag(met.mesh)
 
@@ -126,14 +132,14 @@ def _chosen(carrier: Carrier, is_one_host: bool, device: torch.device) -> Carrie
 
 
 def _transport(
-    carrier: Carrier, mesh: Mesh, program: Program, device: torch.device, window: int
+    carrier: Carrier, mesh: Mesh, program: Program, device: torch.device, windows: Windows
 ) -> Transport:
     if carrier == "shared":
-        return Shared(mesh, window=window)
+        return Shared(mesh, windows)
     neighbours = _neighbours(program)
     groups = nccl_groups(neighbours) if carrier == "nccl" else gloo_groups(program.devices)
     buffers = device if carrier == "nccl" else torch.device("cpu")
-    return Grouped(mesh, groups, program=program, device=buffers, window=window)
+    return Grouped(mesh, groups, program=program, device=buffers, windows=windows)
 
 
 def _neighbours(program: Program) -> Sequence[tuple[int, int]]:

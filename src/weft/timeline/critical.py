@@ -8,7 +8,7 @@ import numpy as np
 
 from weft.cost import Cost
 from weft.ir.actions import Index
-from weft.ir.earliest import Seconds, earliest
+from weft.ir.earliest import Precedence, Seconds, earliest
 from weft.ir.program import Program
 
 
@@ -22,14 +22,15 @@ class CriticalPath:
 
 def critical_path(program: Program, cost: Cost, start: Seconds, end: Seconds) -> CriticalPath:
     """Walk back from the last end to whatever ended last before each start."""
-    delays = cost.delays(program)
+    delays, gaps = cost.delays(program), cost.gaps(program)
     if not len(program):
         return CriticalPath((), np.empty(0))
-    decider = deciders(program, delays, end)
+    decider = deciders(program, cost, end)
     path = [int(end.argmax())]
     while (before := int(decider[path[-1]])) >= 0:
         path.append(before)
-    return CriticalPath(tuple(reversed(path)), _slack(program, delays, start, end))
+    tail = tails(program.precedence(delays), gaps, (end - start)[program.first_of_slot])
+    return CriticalPath(tuple(reversed(path)), end.max() - tail[program.slot_of] - end)
 
 
 def binding_dependency(program: Program, delays: Seconds, end: Seconds) -> Index:
@@ -45,11 +46,12 @@ def binding_dependency(program: Program, delays: Seconds, end: Seconds) -> Index
     return binding
 
 
-def deciders(program: Program, delays: Seconds, end: Seconds) -> Index:
+def deciders(program: Program, cost: Cost, end: Seconds) -> Index:
     """For each action, the lane mate or the producer that holds it back longer; -1 for none."""
-    first = program.first_of_slot
+    delays, first = cost.delays(program), program.first_of_slot
+    free = end + cost.gaps(program)[program.slot_of]
     mate = np.where(first > program.bounds[program.lane_of[first]], first - 1, -1)
-    decider, until = mate, np.where(mate >= 0, end[mate], -np.inf)
+    decider, until = mate, np.where(mate >= 0, free[mate], -np.inf)
     binding = binding_dependency(program, delays, end)
     reads = np.flatnonzero(binding >= 0)
     producer = program.dependencies.producer[binding[reads]]
@@ -58,10 +60,8 @@ def deciders(program: Program, delays: Seconds, end: Seconds) -> Index:
     return decider[program.slot_of]
 
 
-def _slack(program: Program, delays: Seconds, start: Seconds, end: Seconds) -> Seconds:
-    """The same machine backwards gives the latest end; what lies between is slack."""
-    first = program.first_of_slot
-    duration = (end - start)[first]
-    tail = earliest(program.precedence(delays).reversed(), duration[::-1])[::-1]
-    latest_end = end.max() - tail
-    return np.asarray((latest_end - end[first])[program.slot_of])
+def tails(precedence: Precedence, gaps: Seconds, duration: Seconds) -> Seconds:
+    """From the latest end of each slot to the last of all: the same machine backwards."""
+    before = np.roll(gaps, 1)  # backwards, the gap of the slot before comes behind
+    backwards = precedence.reversed().with_gaps(before[::-1])
+    return earliest(backwards, (duration + before)[::-1])[::-1]

@@ -23,6 +23,7 @@ from weft.ir.actions import Index
 from weft.ir.earliest import Precedence, Seconds, earliest
 from weft.ir.kinds import Kind
 from weft.ir.program import Program
+from weft.timeline.critical import tails
 
 SHARE = 0.1  # of an action's duration
 
@@ -35,18 +36,39 @@ class _Stretches(NamedTuple):
     length: Seconds
 
 
+class _Machine(NamedTuple):
+    """What waits for what: slots for values, and for the host behind the slot before."""
+
+    precedence: Precedence
+    gaps: Seconds
+
+    @classmethod
+    def of(cls, program: Program, cost: Cost) -> _Machine:
+        return cls(program.precedence(cost.delays(program)), cost.gaps(program))
+
+    def begin(self, duration: Seconds) -> Seconds:
+        """The start of every slot."""
+        return earliest(self.precedence.with_gaps(self.gaps), duration + self.gaps)
+
+    def tail(self, duration: Seconds) -> Seconds:
+        """From the start of every slot, at the latest, to the end of all."""
+        return tails(self.precedence, self.gaps, duration) + duration
+
+    def makespan(self, duration: Seconds) -> float:
+        return float((self.begin(duration) + duration).max(initial=0.0))
+
+
 def gains(program: Program, cost: Cost, start: Seconds, end: Seconds) -> Seconds:
     """For each action, the seconds by which all would end sooner if it took a tenth less."""
     if not len(program):
         return np.empty(0)
-    precedence = program.precedence(cost.delays(program))
+    machine = _Machine.of(program, cost)
     duration = (end - start)[program.first_of_slot]
-    begin = earliest(precedence, duration)
-    tail = earliest(precedence.reversed(), duration[::-1])[::-1] + duration
+    begin, tail = machine.begin(duration), machine.tail(duration)
     makespan = float((begin + tail).max())
     noise = 1e-12 * makespan
     critical = np.flatnonzero((begin + tail >= makespan - noise) & (duration > 0))
-    around = _longest_around(precedence, begin, duration, tail, critical)
+    around = _longest_around(machine, begin, duration, tail, critical)
     gained = np.zeros(len(duration))
     spare = makespan - around
     gained[critical] = np.where(spare > noise, np.minimum(SHARE * duration[critical], spare), 0.0)
@@ -63,20 +85,16 @@ class Help(NamedTuple):
 
 def helps(program: Program, cost: Cost, start: Seconds, end: Seconds) -> list[Help]:
     """Every kind of work at every stage, timed again with a tenth less; the best first."""
-    precedence = program.precedence(cost.delays(program))
+    machine = _Machine.of(program, cost)
     duration = (end - start)[program.first_of_slot]
-    makespan = _makespan(precedence, duration)
+    makespan = machine.makespan(duration)
     found = []
     for kind, stage, rows in _groups(program):
         shorter = duration.copy()
         np.subtract.at(shorter, program.slot_of[rows], SHARE * _own(program, duration, rows))
-        gained = makespan - _makespan(precedence, shorter)
+        gained = makespan - machine.makespan(shorter)
         found.append(Help(kind, stage, gained if gained > 1e-12 * makespan else 0.0))
     return sorted(found, key=lambda help: -help.seconds)
-
-
-def _makespan(precedence: Precedence, duration: Seconds) -> float:
-    return float((earliest(precedence, duration) + duration).max(initial=0.0))
 
 
 def _groups(program: Program) -> Iterator[tuple[Kind, int, Index]]:
@@ -94,7 +112,7 @@ def _own(program: Program, duration: Seconds, rows: Index) -> Seconds:
 
 
 def _longest_around(
-    precedence: Precedence, begin: Seconds, duration: Seconds, tail: Seconds, slots: Index
+    machine: _Machine, begin: Seconds, duration: Seconds, tail: Seconds, slots: Index
 ) -> Seconds:
     """For each of some slots, the longest path that avoids it."""
     middle = (begin + duration / 2)[slots]
@@ -107,7 +125,7 @@ def _longest_around(
     for stretches in (
         _Stretches(-never, begin, tail),
         _Stretches(head, never, head),
-        _ways(precedence, begin, head, tail),
+        _ways(machine, begin, head, tail),
     ):
         first = np.searchsorted(moments, stretches.start)
         last = np.searchsorted(moments, stretches.end, "right")
@@ -121,14 +139,15 @@ def _longest_around(
     return around
 
 
-def _ways(precedence: Precedence, begin: Seconds, head: Seconds, tail: Seconds) -> _Stretches:
+def _ways(machine: _Machine, begin: Seconds, head: Seconds, tail: Seconds) -> _Stretches:
     """From every producer to its consumer, and from every slot to the next of its lane."""
+    precedence = machine.precedence
     is_last = np.zeros(len(begin) + 1, np.bool_)
     is_last[precedence.bounds[1:] - 1] = True
     mates = np.flatnonzero(~is_last[:-1])
     producer = np.concatenate([precedence.producer, mates])
     consumer = np.concatenate([precedence.consumer, mates + 1])
-    delay = np.concatenate([precedence.delay, np.zeros(len(mates))])
+    delay = np.concatenate([precedence.delay, machine.gaps[mates]])
     return _Stretches(head[producer], begin[consumer], head[producer] + delay + tail[consumer])
 
 

@@ -21,6 +21,7 @@ class Cause(Enum):
     """Why a device's compute stream stands still."""
 
     WARM_UP = "warm-up"  # nothing has reached the device yet
+    HOST = "host"  # the device's host works between two actions
     VALUE = "value"  # another device has not computed what comes next
     WIRE = "wire"  # it is computed and on its way
     MEMORY = "memory"  # something else is ready and would not fit
@@ -70,6 +71,7 @@ class _Observer:
 
     def __init__(self, program: Program, cost: Cost, start: Seconds, end: Seconds) -> None:
         delays = cost.delays(program)
+        self._gaps = cost.gaps(program)
         self._program = program
         self._cost = cost
         self._start, self._end = start, end
@@ -107,7 +109,13 @@ class _Observer:
         return found
 
     def _cut(self, stretch: Idle, slots: Index, other_ready: float) -> list[Idle]:
-        """Pieces by cause: not yet computed, on the wire, another passed over."""
+        """Pieces by cause: the host's work, not yet computed, on the wire, another passed over."""
+        busy = min(stretch.start + self._gaps[slots[0] - 1], stretch.end)
+        host = stretch._replace(end=busy, cause=Cause.HOST)
+        waits = self._waits(stretch._replace(start=busy), slots, other_ready)
+        return [piece for piece in (host, *waits) if piece.seconds > self._tolerance]
+
+    def _waits(self, stretch: Idle, slots: Index, other_ready: float) -> list[Idle]:
         computed = stretch.start
         if stretch.waits_for is not None:
             computed = min(max(float(self._end[stretch.waits_for]), stretch.start), stretch.end)
@@ -115,8 +123,6 @@ class _Observer:
         cuts = sorted({stretch.start, min(computed, passed_over), passed_over, stretch.end})
         pieces = []
         for begin, finish in pairwise(cuts):
-            if finish - begin <= self._tolerance:
-                continue
             if begin >= passed_over:
                 cause = self._why_not(stretch, slots, other_ready)
             elif begin >= computed:

@@ -116,7 +116,7 @@ class Timeline:
 
         -1 where nothing held it back.
         """
-        return deciders(self.program, self.cost.delays(self.program), self.end)
+        return deciders(self.program, self.cost, self.end)
 
     @cached_property
     def gains(self) -> Seconds:

@@ -3,8 +3,9 @@
 from weft.train.data import Data, Text, TokenFile, data_of, own_text
 from weft.train.events import can_write_events
 from weft.train.folder import check_free, free_folder, summary, write_run
-from weft.train.job import Metrics, Outcome, Settings, checked, trained
+from weft.train.job import Metrics, Outcome, Settings, checked, measured, trained
 from weft.train.launch import given_ranks, launched
+from weft.train.profile import check_cost, doubts, noise
 
 __all__ = [
     "Data",
@@ -14,12 +15,16 @@ __all__ = [
     "Text",
     "TokenFile",
     "can_write_events",
+    "check_cost",
     "check_free",
     "checked",
     "data_of",
+    "doubts",
     "free_folder",
     "given_ranks",
     "launched",
+    "measured",
+    "noise",
     "own_text",
     "summary",
     "trained",

@@ -1,7 +1,8 @@
 """A training job: a program trains a small GPT on a text or tokens, step by step, watched.
 
-    Settings ──> trained ──> Outcome     in one process, or on every rank of a process group
-             └─> checked ──> losses      the same job on the reference, with no pipeline at all
+    Settings ──> trained  ──> Outcome    in one process, or on every rank of a process group
+             ├─> measured ──> Cost       what its program costs there
+             └─> checked  ──> losses     the same job on the reference, with no pipeline at all
 
 Prints nothing, starts no process and writes no file.
 """
@@ -17,19 +18,20 @@ from statistics import median
 from typing import TypedDict
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.optim import AdamW, Optimizer
 
+from weft.cost import Cost
 from weft.errors import InputError
 from weft.ir.program import Program
+from weft.lower import unpaired
 from weft.models import gpt
 from weft.runtime import Pipeline, Reference, split
+from weft.runtime.profile import BRIEF, THOROUGH, Effort, Sample, profiled
 from weft.simulate import simulate
 from weft.timeline import Bubble, Timeline
 from weft.train.data import Batches, Data
-from weft.train.profile import Sample, profiled
 
 CLIP = 1.0
 WARM_UP, LEAST = 0.1, 0.1  # share of the steps; share of the learning rate at the end
@@ -56,6 +58,12 @@ class Settings:
         """Of a step."""
         return self.program.microbatches * self.microbatch_size
 
+    @property
+    def model(self) -> dict[str, float]:
+        """What the seconds of a stage depend on, by name."""
+        names = ("layers", "hidden", "heads", "context", "microbatch_size", "dropout")
+        return {name: getattr(self, name) for name in names} | {"vocabulary": self.data.vocabulary}
+
 
 @dataclass(frozen=True, slots=True)
 class Metrics:
@@ -71,6 +79,7 @@ class Metrics:
 
 
 Watch = Callable[[Metrics], None]
+Measuring = Callable[[str, float], None]  # what is measured, and the share of it that is
 
 
 class _Arguments(TypedDict):
@@ -115,14 +124,17 @@ class Outcome:
         return [float(peak) for peak in self.measured.memory.peaks]
 
 
-def trained(settings: Settings, watch: Watch = lambda metrics: None) -> Outcome:
-    """Train; in a process group every rank calls this, and all get the same outcome."""
+def trained(
+    settings: Settings, watch: Watch = lambda metrics: None, *, cost: Cost | None = None
+) -> Outcome:
+    """Train; in a process group every rank calls this, and all get the same outcome.
+
+    Without a cost to predict with, the stages are first measured, briefly.
+    """
     job = _Job(settings)
-    program = settings.program
-    is_group = dist.is_available() and dist.is_initialized()
-    devices = range(dist.get_rank(), dist.get_rank() + 1) if is_group else range(program.devices)
+    program = unpaired(settings.program)  # here nothing overlaps
     pipeline = Pipeline(job.stages, program, **job.arguments())
-    cost = profiled(job.twins, program, job.sample(), devices)
+    cost = cost or job.profiled(BRIEF)
     metrics, timelines = [], []
     for step in range(settings.steps):
         began = time.perf_counter()
@@ -134,6 +146,11 @@ def trained(settings: Settings, watch: Watch = lambda metrics: None) -> Outcome:
         watch(metrics[-1])
     middle = sorted(timelines, key=lambda timeline: timeline.makespan)[len(timelines) // 2]
     return Outcome(tuple(metrics), simulate(program, cost), middle)
+
+
+def measured(settings: Settings, watch: Measuring) -> Cost:
+    """What the program of a job costs; in a process group every rank calls this."""
+    return _Job(settings).profiled(THOROUGH, watch)
 
 
 def checked(settings: Settings) -> list[float]:
@@ -166,7 +183,7 @@ class _Job:
         self._settings = settings
         self._batches = Batches(settings.data, context=settings.context)
         self._optimizers: list[Optimizer] = []
-        self.stages, self.twins = self._cut(), self._cut()
+        self.stages = self._cut()
 
     def _cut(self) -> list[nn.Module]:
         stages, most = self._settings.program.stages, self._settings.layers + 2
@@ -221,10 +238,14 @@ class _Job:
         settings = self._settings
         return self._batches.batch(settings.sequences, seed=settings.seed, step=step)
 
-    def sample(self) -> Sample:
-        """A microbatch to profile with."""
-        tokens, targets = (part[: self._settings.microbatch_size] for part in self.batch(0))
-        return Sample(tokens, lambda output, microbatch: _loss(output, targets))
+    def profiled(self, effort: Effort, watch: Measuring = lambda what, share: None) -> Cost:
+        """What the program costs, by a microbatch of the first step."""
+        batch, targets = (part[: self._settings.microbatch_size] for part in self.batch(0))
+        sample = Sample(batch, targets, _loss, lambda named: AdamW([weight for _, weight in named]))
+        cost = profiled(self._cut(), self._settings.program, sample, effort, watch)
+        assert cost.measurement is not None
+        model = replace(cost.measurement, model=self._settings.model)
+        return replace(cost, measurement=model)
 
     @property
     def tokens(self) -> int:

@@ -1,8 +1,8 @@
 """Launching: a process for each device, on this machine, gone when the run is.
 
     this process          waits, shows, and ends what is left
-      ├── rank 0          trains device 0, tells this process every step and the outcome
-      ├── rank 1 ...      train the others, and tell what went wrong
+      ├── rank 0          works for device 0, tells this process how far it is and what it found
+      ├── rank 1 ...      work for the others, and tell what went wrong
 
 Ranks that torchrun has started are taken as they are.
 """
@@ -15,40 +15,54 @@ import signal
 import socket
 import tempfile
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from multiprocessing import get_context, parent_process
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import torch.distributed as dist
 
 from weft.errors import InputError, WeftError
-from weft.train.job import Metrics, Outcome, Settings, Watch, trained
 
 PATIENCE = datetime.timedelta(seconds=120)  # of a rank that waits for another
 FAREWELL = 5.0  # seconds that a rank gets to end
 
+Found = TypeVar("Found")
+Watch: TypeAlias = Callable[..., None]
+Work: TypeAlias = Callable[[Watch], Found]  # what a rank does; it calls `watch` as it goes on
 
-def launched(settings: Settings, watch: Watch) -> Outcome:
-    """Train on as many processes as the program has devices."""
+
+class _News(NamedTuple):
+    """What rank 0 calls its `watch` with."""
+
+    words: tuple[Any, ...]
+
+
+class _End(NamedTuple):
+    """What rank 0 has found."""
+
+    found: Any
+
+
+def launched(work: Work[Found], watch: Watch, *, ranks: int) -> Found:
+    """What rank 0 finds, when so many processes work in one process group."""
     context = get_context("spawn")
     with tempfile.TemporaryDirectory(prefix="weft-") as folder:
-        ranks, heard = [], []
+        processes, heard = [], []
         try:
-            for rank in range(settings.program.devices):
+            for rank in range(ranks):
                 ours, theirs = context.Pipe(duplex=False)
-                ranks.append(
-                    context.Process(
-                        target=_rank, args=(rank, settings, f"{folder}/store", theirs), daemon=True
-                    )
-                )
-                ranks[-1].start()
+                given = (work, rank, ranks, f"{folder}/store", theirs)
+                processes.append(context.Process(target=_rank, args=given, daemon=True))
+                processes[-1].start()
                 theirs.close()
                 heard.append(ours)
-            return _awaited(heard, ranks, watch)
+            found: Found = _awaited(heard, processes, watch)
+            return found
         finally:
-            _end(ranks)
+            _end(processes)
 
 
 @contextmanager
@@ -67,9 +81,9 @@ def given_ranks() -> Iterator[int | None]:
 # in this process
 
 
-def _awaited(heard: list[Connection], ranks: Sequence[BaseProcess], watch: Watch) -> Outcome:
+def _awaited(heard: list[Connection], ranks: Sequence[BaseProcess], watch: Watch) -> Any:
     """What rank 0 sends at the end, or the first error that any rank tells."""
-    outcome: Outcome | None = None
+    ended: _End | None = None
     while heard:
         for connection in wait(heard):
             assert isinstance(connection, Connection)
@@ -80,16 +94,16 @@ def _awaited(heard: list[Connection], ranks: Sequence[BaseProcess], watch: Watch
                 continue
             if isinstance(told, WeftError):
                 raise told
-            if isinstance(told, Metrics):
-                watch(told)
+            if isinstance(told, _News):
+                watch(*told.words)
             else:
-                outcome = told
+                ended = told
     for process in ranks:
         process.join(FAREWELL)
-    if outcome is None:
+    if ended is None:
         ends = (f"rank {rank} with status {one.exitcode}" for rank, one in enumerate(ranks))
         raise WeftError(f"the run ended early: {', '.join(ends)}")
-    return outcome
+    return ended.found
 
 
 def _end(ranks: Sequence[BaseProcess]) -> None:
@@ -105,23 +119,19 @@ def _end(ranks: Sequence[BaseProcess]) -> None:
 # in a rank
 
 
-def _rank(rank: int, settings: Settings, store: str, telling: Connection) -> None:
+def _rank(work: Work[Any], rank: int, ranks: int, store: str, telling: Connection) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process that started this one ends it
     threading.Thread(target=_end_with_parent, daemon=True).start()
     _stay_on_this_machine()
     try:
         dist.init_process_group(
-            "gloo",
-            init_method=f"file://{store}",
-            rank=rank,
-            world_size=settings.program.devices,
-            timeout=PATIENCE,
+            "gloo", init_method=f"file://{store}", rank=rank, world_size=ranks, timeout=PATIENCE
         )
-        outcome = trained(settings, telling.send if rank == 0 else lambda metrics: None)
+        found = work(lambda *words: telling.send(_News(words)) if rank == 0 else None)
         dist.barrier()
         dist.destroy_process_group()
         if rank == 0:
-            telling.send(outcome)
+            telling.send(_End(found))
     except WeftError as error:
         kind = InputError if isinstance(error, InputError) else WeftError
         telling.send(kind(str(error)))

@@ -10,6 +10,7 @@ from weft.notation.tokens import FORMS
 
 MEANINGS = {
     "warm-up": "nothing has reached the device yet",
+    "host": "the device's host works between two actions",
     "value": "another device has not computed what comes next",
     "wire": "it is computed and on its way",
     "memory": "something else is ready and would not fit",

@@ -7,43 +7,58 @@
      "links": [{"from": 3, "to": 4, "latency": 1e-4, "bandwidth": 1e10}],
      "host": {"bandwidth": 2e10},
      "pairs": {"BF": 0.9}, "parts": {"F": [0.3, 0.2, 0.3, 0.2]}, "sizes": [1, 1, 0.5],
-     "capacity": 8e10, "host_capacity": 1e12, "barrier": true,
-     "provenance": {"forward": ["measured", "derived", ...], "network": [...]}}
+     "overhead": 2e-5, "capacity": 8e10, "host_capacity": 1e12, "barrier": true,
+     "provenance": {"forward": ["measured", "derived", ...], "network": [...]},
+     "measurement": {"date": "2026-11-15", "machine": {"cores": "2", ...}, ...}}
 
 Only "stages" is needed, and of a stage only "forward". Seconds of a stage: forward, input_grad,
-weight_grad, recompute (as forward where it is left out), update, reduce; bytes: weights,
-gradients, optimizer, saved, inputs; 0 where they are left out. "message" is one number of bytes
+weight_grad, recompute (as forward where it is left out), update, reduce, and backward, which
+takes the place of input_grad + weight_grad where the program splits no backward of the stage and
+stands in all stages or none; bytes: weights, gradients, optimizer, saved, inputs; 0 where they are
+left out. "overhead" is what a host needs between two actions. "message" is one number of bytes
 for the edges of a chain, or a list with one for each edge. "parts" are the shares of F and of I
 that are attention, dispatch, experts and combine. A bandwidth or capacity that is left out or
 null has no limit. "provenance" says of each stage how seconds are known: given (as all are that
 it leaves out), measured, interpolated or derived; beside the seconds of a stage it knows
-"network" and "host".
+"network" and "host". "measurement" is what `weft profile` writes of itself.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import fields
+from dataclasses import fields, replace
 
-from weft.cost import Cost, Link, Marks, Memory, Network, PerStage, Provenance, Times
+from weft.cost import (
+    Cost,
+    Link,
+    Marks,
+    Measurement,
+    Memory,
+    Network,
+    PerStage,
+    Provenance,
+    Times,
+)
 from weft.cost.cost import Shares
 from weft.cost.provenance import NAMES
 from weft.errors import InputError
 from weft.ir.kinds import Part
+from weft.notation.json.measurement import measurement_object, read_measurement
 from weft.notation.json.reading import VERSION, Node
 from weft.notation.limits import check_stages
 from weft.notation.places import shown
 
 FORMAT = "weft.cost"
 
-_TIMES = tuple(field.name for field in fields(Times))
+_WHOLE = "backward"
+_TIMES = tuple(field.name for field in fields(Times) if field.name != _WHOLE)
 _LIMITS = ("capacity", "host_capacity")
 _BYTES = tuple(field.name for field in fields(Memory) if field.name not in _LIMITS)
 _LINK = ("latency", "bandwidth")
 _CUT = ("F", "I")  # into parts
 _KEYS = (
     *("stages", "message", "link", "links", "host", "pairs", "parts", "sizes"),
-    *(*_LIMITS, "barrier", "provenance"),
+    *("overhead", *_LIMITS, "barrier", "provenance", "measurement"),
 )
 
 
@@ -70,9 +85,11 @@ def cost_object(cost: Cost) -> dict[str, object]:
         "pairs": {kinds: float(ratio) for kinds, ratio in cost.pairs.items()},
         "parts": {kind: [float(share) for share in shares] for kind, shares in cost.parts.items()},
         "sizes": [float(size) for size in cost.sizes],
+        "overhead": float(cost.overhead),
         "provenance": {
             name: [mark.value for mark in marks] for name, marks in cost.provenance.items()
         },
+        "measurement": cost.measurement and measurement_object(cost.measurement),
     }
     written |= {key: value for key, value in optional.items() if value}
     limits = {key: float(getattr(cost.memory, key)) for key in _LIMITS}
@@ -85,7 +102,8 @@ def _stage_object(cost: Cost, stage: int) -> dict[str, float]:
     sizes = {name: float(getattr(cost.memory, name)[stage]) for name in _BYTES}
     usual = dict.fromkeys((*_TIMES, *_BYTES), 0.0) | {"recompute": times["forward"]}
     given = {name: value for name, value in (times | sizes).items() if value != usual[name]}
-    return {"forward": times["forward"], **given}
+    whole = {} if cost.times.backward is None else {_WHOLE: float(cost.times.backward[stage])}
+    return {"forward": times["forward"], **whole, **given}
 
 
 def _link_object(link: Link) -> dict[str, float]:
@@ -108,7 +126,7 @@ def read_cost(node: Node) -> Cost:
     )
     with node.place():
         return Cost(
-            times=Times(*(_column(stages, name) for name in _TIMES)),
+            times=_times(stages),
             memory=Memory(
                 weights=_column(stages, "weights"),
                 gradients=_column(stages, "gradients"),
@@ -122,8 +140,10 @@ def read_cost(node: Node) -> Cost:
             pairs=_pairs(members.get("pairs")),
             parts=_parts(members.get("parts")),
             sizes=tuple(members["sizes"].numbers()) if "sizes" in members else (),
+            overhead=members["overhead"].number() if "overhead" in members else 0.0,
             is_barrier="barrier" not in members or members["barrier"].flag(),
             provenance=_provenance(members.get("provenance"), len(stages)),
+            measurement=_measurement(members.get("measurement"), len(stages)),
         )
 
 
@@ -131,17 +151,24 @@ def _stages(node: Node) -> list[dict[str, float]]:
     """Seconds and bytes of each stage, by name."""
     stages = []
     for item in node.items():
-        members = item.members((*_TIMES, *_BYTES), ("forward",))
+        members = item.members((*_TIMES, _WHOLE, *_BYTES), ("forward",))
         stages.append({name: member.number() for name, member in members.items()})
     with node.place():
         check_stages(len(stages))
         if not stages:
             raise InputError("a cost describes at least one stage")
+        if len({_WHOLE in stage for stage in stages}) > 1:
+            raise InputError(f"{_WHOLE} stands in all stages or in none")
     return [{"recompute": stage["forward"], **stage} for stage in stages]
 
 
 def _column(stages: list[dict[str, float]], name: str) -> PerStage:
     return tuple(stage.get(name, 0.0) for stage in stages)
+
+
+def _times(stages: list[dict[str, float]]) -> Times:
+    times = Times(*(_column(stages, name) for name in _TIMES))
+    return replace(times, backward=_column(stages, _WHOLE)) if _WHOLE in stages[0] else times
 
 
 def _message(node: Node | None, stages: int) -> tuple[float, ...]:
@@ -203,6 +230,10 @@ def _provenance(node: Node | None, stages: int) -> Marks:
     if node is None:
         return {}
     return {name: _marks(member, stages) for name, member in node.members(NAMES).items()}
+
+
+def _measurement(node: Node | None, stages: int) -> Measurement | None:
+    return None if node is None else read_measurement(node, stages)
 
 
 def _marks(node: Node, stages: int) -> tuple[Provenance, ...]:

@@ -3,7 +3,7 @@
 One group for each direction, so that a late activation never holds up a gradient; on GPUs one
 for each pair of neighbours and direction, as a communicator runs one transfer at a time. Receives
 are posted in the order in which the other end sends, a few ahead of need; sends go on in the
-background and are waited for oldest first, `window` of them for each channel at most.
+background and are waited for oldest first, a window of them for each channel at most.
 """
 
 from __future__ import annotations
@@ -11,12 +11,14 @@ from __future__ import annotations
 import datetime
 from collections import defaultdict, deque
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import NamedTuple, TypeAlias
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from weft.errors import RankError
 from weft.ir.kinds import Direction
 from weft.ir.program import Program
 from weft.runtime.mesh import Mesh, Record
@@ -35,6 +37,7 @@ from weft.runtime.message import (
     read,
     written,
 )
+from weft.runtime.window import Windows
 
 AHEAD = 4  # receives of a channel that are posted before they are needed
 MOST_VALUES = 64  # of a message
@@ -64,9 +67,15 @@ class Grouped:
     """Messages through process groups."""
 
     def __init__(
-        self, mesh: Mesh, groups: Groups, *, program: Program, device: torch.device, window: int
+        self,
+        mesh: Mesh,
+        groups: Groups,
+        *,
+        program: Program,
+        device: torch.device,
+        windows: Windows,
     ) -> None:
-        self._mesh, self._groups, self._device, self._window = mesh, groups, device, window
+        self._mesh, self._groups, self._device, self._windows = mesh, groups, device, windows
         self._microbatches = max(program.microbatches, program.placement.table.size)
         self._sent: dict[Channel, deque[Sent]] = defaultdict(deque)
         self._forms: dict[Message, Forms] = {}
@@ -80,6 +89,7 @@ class Grouped:
         message, destination = route.message, route.destination
         self._forms[message] = forms
         queue = self._sent[destination, message.direction]
+        window = self._windows[route.source, destination]
 
         def send(values: Values) -> None:
             self._unsent.pop(message, None)
@@ -88,7 +98,7 @@ class Grouped:
                 known = layout_of(values)
                 self._mesh.tell(destination, Record.HEADER, named(message) + written(known))
             self._send(route, known, values)
-            while len(queue) > self._window * max(1, len(values)):
+            while len(queue) > window * max(1, len(values)):
                 self._finish_sent(queue.popleft())
 
         return send
@@ -104,7 +114,7 @@ class Grouped:
                 if work is not None:
                     self._finish(work, route, str(route))
                 values.append(value)
-            self._mesh.pump(0)
+            self._check(route)
             self._post_ahead(route)
             return values
 
@@ -129,10 +139,12 @@ class Grouped:
         if self._device.type != "cpu":
             return
         for route in self._unsent.values():
-            self._send(route, self._forms[route.message]() or (), ())
+            with suppress(RankError):  # that one has ended
+                self._send(route, self._forms[route.message]() or (), ())
         for coming in self._coming.values():
-            while coming and self._forms[coming[0].message]() is not None:
-                self._post(coming.popleft())
+            with suppress(RankError):
+                while coming and self._forms[coming[0].message]() is not None:
+                    self._post(coming.popleft())
 
     def _send(self, route: Route, layout: Sequence[Form | None], values: Values) -> None:
         message, destination = route.message, route.destination
@@ -145,7 +157,10 @@ class Grouped:
             if value is None:  # a gradient that nothing computed
                 value = torch.zeros(form.shape, dtype=form.dtype, device=self._device)
             tensor, tag = value.contiguous(), self._tag(message, place)
-            work = dist.isend(tensor, dst=destination, group=group, tag=tag)
+            try:
+                work = dist.isend(tensor, dst=destination, group=group, tag=tag)
+            except RuntimeError as error:
+                raise self._lost(error, route, _reading(route)) from None
             if work is not None:
                 queue.append(Sent(work, route, tensor))
 
@@ -178,7 +193,11 @@ class Grouped:
                 continue
             tensor = torch.empty(form.shape, dtype=form.dtype, device=self._device)
             tag = self._tag(message, place)
-            posted.append(Posted(dist.irecv(tensor, src=source, group=group, tag=tag), tensor))
+            try:
+                work = dist.irecv(tensor, src=source, group=group, tag=tag)
+            except RuntimeError as error:
+                raise self._lost(error, route, str(route)) from None
+            posted.append(Posted(work, tensor))
         self._posted[message] = posted
 
     def _header(self, route: Route) -> bytes:
@@ -193,20 +212,38 @@ class Grouped:
         return (message.edge * MOST_VALUES + place) * self._microbatches + message.microbatch
 
     def _finish_sent(self, sent: Sent) -> None:
-        what = f"device {sent.route.destination} to read {sent.route.action}"
-        self._finish(sent.work, sent.route, what)
+        self._finish(sent.work, sent.route, _reading(sent.route))
 
     def _finish(self, work: dist.Work, route: Route, what: str) -> None:
-        """Wait for a transfer; where it fails, the mesh knows best why."""
-        mesh, deadline = self._mesh, self._mesh.deadline
+        """Wait for a transfer."""
+        deadline = self._mesh.deadline
         try:
             work.wait(FOREVER if deadline is None else datetime.timedelta(seconds=deadline))
         except RuntimeError as error:
-            if "imed out" in str(error):
-                late = f"nothing came within the deadline of {deadline:g} s"
-                raise mesh.blamed(late, what) from None
-            mesh.deadline = PATIENCE
+            raise self._lost(error, route, what) from None
+
+    def _check(self, route: Route) -> None:
+        """What has arrived may be what a rank that gave up had left to send."""
+        try:
+            self._mesh.pump(0)
+        except RankError as error:
+            raise self._mesh.blamed(error, str(route)) from None
+
+    def _lost(self, error: RuntimeError, route: Route, what: str) -> RankError:
+        """Why a transfer failed: it took too long, or the mesh knows better."""
+        mesh = self._mesh
+        if "imed out" in str(error) and mesh.deadline is not None:
+            return mesh.blamed(f"nothing came within the deadline of {mesh.deadline:g} s", what)
+        mesh.deadline = PATIENCE
+        try:
             mesh.wait(lambda: False, lambda: what, route.source, route.destination)
+        except RankError as reason:
+            return reason
+        raise AssertionError("such a wait does not end")
+
+
+def _reading(route: Route) -> str:
+    return f"device {route.destination} to read {route.action}"
 
 
 def gloo_groups(ranks: int) -> Groups:

@@ -3,8 +3,8 @@
     sender     copies the values into a free block, tells the receiver where they lie
     receiver   copies them out when it waits anyway, and gives credit for the block
 
-Nobody waits for the other: a sender goes on as soon as its copy is made, up to `window` messages
-for each receiver. Blocks have no name in any file system and vanish with the last process.
+Nobody waits for the other: a sender goes on as soon as its copy is made, up to a window of
+messages for each receiver. Blocks have no name in any file system and vanish with the last process.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from collections import defaultdict, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -38,22 +39,45 @@ from weft.runtime.message import (
     read,
     written,
 )
+from weft.runtime.window import Windows
 
 PAGE, ALIGNMENT = 4096, 64
 HEAD = struct.Struct("<iq?")  # number and size of the block; whether its file comes along
 COUNT = struct.Struct("<I")
+KEPT = 1 << 10  # of what is worked out once for a block: shapes may change for ever
+KNOWN = 1 << 14  # of what is worked out once for all blocks
+
+Key = TypeVar("Key")
+Kept = TypeVar("Kept")
+
+
+@dataclass(eq=False, slots=True)
+class Parcel:
+    """How a message of a certain layout is packed: what is worked out once is kept."""
+
+    message: Message
+    layout: Layout
+    room: int  # bytes of the block
+    places: Sequence[int]
+    free: list[Block]  # of that room, and the same receiver
+
+    def told(self, block: Block, is_new: bool) -> bytes:
+        """What the receiver hears of it."""
+        head = HEAD.pack(block.number, block.size, is_new)
+        return named(self.message) + head + written(self.layout)
 
 
 @dataclass(eq=False, slots=True)
 class Block:
-    """Memory that two processes see, and the tensors that were laid out in it."""
+    """Memory that two processes see, and what was laid out in it before."""
 
     number: int
     size: int
     file: int
     content: Tensor
-    is_given: bool = False  # whether the other end has it
-    views: dict[tuple[int, Form], Tensor] = field(default_factory=dict)
+    is_given: bool = False  # whether the receiver has its file
+    views: dict[Layout, list[Tensor | None]] = field(default_factory=dict)
+    told: dict[Parcel, bytes] = field(default_factory=dict)
 
     @classmethod
     def made(cls, number: int, size: int) -> Block:
@@ -70,50 +94,59 @@ class Block:
         finally:
             os.close(file)
 
-    def view(self, place: int, form: Form) -> Tensor:
-        """The tensor of that form at that place."""
-        found = self.views.get((place, form))
+    def values(self, layout: Layout) -> list[Tensor | None]:
+        """The tensors of that layout."""
+        found = self.views.get(layout)
         if found is None:
-            flat = self.content[place : place + _size(form)].view(form.dtype)
-            found = self.views[place, form] = flat.view(form.shape)
+            _, places = _laid_out(layout)
+            found = [self._view(*pair) for pair in zip(places, layout, strict=True)]
+            _keep(self.views, KEPT, layout, found)
         return found
+
+    def _view(self, place: int, form: Form | None) -> Tensor | None:
+        if form is None:
+            return None
+        flat = self.content[place : place + _size(form)].view(form.dtype)
+        return flat.view(form.shape)
 
 
 class Shared:
     """Messages through blocks of shared memory, told over the mesh."""
 
-    def __init__(self, mesh: Mesh, *, window: int) -> None:
-        self._mesh = mesh
-        self._window, self._flush = window, max(1, window // 2)
+    def __init__(self, mesh: Mesh, windows: Windows) -> None:
+        self._mesh, self._windows = mesh, windows
         self._free: dict[tuple[int, int], list[Block]] = defaultdict(list)
         self._used: dict[int, deque[Block]] = defaultdict(deque)  # by receiver, oldest first
+        self._blocks = 0
         self._seen: dict[tuple[int, int], Block] = {}  # blocks of others
+        self._known: dict[tuple[int, bytes], tuple[deque[Values], Values]] = {}
         self._arrived: dict[Message, deque[Values]] = defaultdict(deque)
         self._owed: dict[int, int] = defaultdict(int)  # credit not given yet
-        self._blocks = 0
         mesh.handle(Record.DATA, self._on_data)
         mesh.handle(Record.CREDIT, self._on_credit)
 
     def sender(self, route: Route, forms: Forms) -> Send:
-        message, destination = route.message, route.destination
-        mesh, used, window = self._mesh, self._used[destination], self._window
-        name = named(message)
+        destination, used = route.destination, self._used[route.destination]
+        window = self._windows[route.source, destination]
+        mesh, last = self._mesh, self._parcel(route, ())
 
         def send(values: Values) -> None:
+            nonlocal last
+            layout = layout_of(values)
+            if layout != last.layout:
+                last = self._parcel(route, layout)
             if len(used) >= window:
                 self._make_room(route)
-            layout = layout_of(values)
-            size, places = _laid_out(layout)
-            block = self._block(destination, size)
-            for place, form, value in zip(places, layout, values, strict=True):
-                if form is not None and value is not None:
-                    block.view(place, form).copy_(value)
+            block = last.free.pop() if last.free else self._block(last.room)
+            for view, value in zip(block.values(layout), values, strict=True):
+                if view is not None and value is not None:
+                    view.copy_(value)
             used.append(block)
-            if block.is_given:
-                told = name + HEAD.pack(block.number, block.size, False) + written(layout)
+            told = block.told.get(last)
+            if told is not None:
                 mesh.tell(destination, Record.DATA, told)
             else:
-                self._give(route, block, written(layout))
+                self._introduce(destination, block, last)
 
         return send
 
@@ -122,7 +155,7 @@ class Shared:
 
         def receive() -> Values:
             if not arrived:
-                mesh.wait(lambda: bool(arrived), lambda: str(route), source)
+                mesh.wait(arrived.__len__, route.__str__, source)
             return arrived.popleft()
 
         return receive
@@ -138,24 +171,29 @@ class Shared:
         for source in self._owed:
             self._give_credit(source)
 
-    def _block(self, destination: int, size: int) -> Block:
+    def _parcel(self, route: Route, layout: Layout) -> Parcel:
+        size, places = _laid_out(layout)
         room = max(PAGE, 1 << (size - 1).bit_length())
-        free = self._free[destination, room]
-        if free:
-            return free.pop()
+        free = self._free[route.destination, room]
+        return Parcel(route.message, layout, room, places, free)
+
+    def _block(self, room: int) -> Block:
         self._blocks += 1
         return Block.made(self._blocks, room)
 
-    def _give(self, route: Route, block: Block, layout: bytes) -> None:
-        """Tell of a message in a block that its receiver does not have yet."""
-        told = named(route.message) + HEAD.pack(block.number, block.size, True) + layout
-        self._mesh.give(route.destination, Record.DATA, told, block.file)
-        os.close(block.file)
-        block.is_given = True
+    def _introduce(self, destination: int, block: Block, parcel: Parcel) -> None:
+        """Tell of a parcel in this block for the first time, with the block's file if it is new."""
+        is_new, block.is_given = not block.is_given, True
+        if is_new:
+            self._mesh.give(destination, block.file)
+            os.close(block.file)
+        self._mesh.tell(destination, Record.DATA, parcel.told(block, is_new=is_new))
+        _keep(block.told, KEPT, parcel, parcel.told(block, is_new=False))
 
     def _make_room(self, route: Route) -> None:
         """Wait for credit; what arrives meanwhile is taken, so that no two ranks lock up."""
-        used, window = self._used[route.destination], self._window
+        used = self._used[route.destination]
+        window = self._windows[route.source, route.destination]
         self._mesh.wait(
             lambda: len(used) < window,
             lambda: f"device {route.destination} to read what was sent before {route.action}",
@@ -163,15 +201,23 @@ class Shared:
         )
 
     def _on_data(self, source: int, content: bytes) -> None:
+        known = self._known.get((source, content))
+        arrived, views = known if known is not None else self._opened(source, content)
+        arrived.append([None if view is None else view.clone() for view in views])
+        self._owed[source] += 1
+        if 2 * self._owed[source] >= self._windows[source, self._mesh.rank]:
+            self._give_credit(source)
+
+    def _opened(self, source: int, content: bytes) -> tuple[deque[Values], Values]:
+        """Where a message belongs, and where its values lie."""
         number, size, is_new = HEAD.unpack_from(content, NAME.size)
         if is_new:
             self._seen[source, number] = Block.taken(number, size, self._mesh.given(source))
-        block = self._seen[source, number]
-        values = _taken(block, read(content[NAME.size + HEAD.size :]))
-        self._arrived[name_in(content)].append(values)
-        self._owed[source] += 1
-        if self._owed[source] >= self._flush:
-            self._give_credit(source)
+        views = self._seen[source, number].values(read(content[NAME.size + HEAD.size :]))
+        found = self._arrived[name_in(content)], views
+        if not is_new:
+            _keep(self._known, KNOWN, (source, content), found)
+        return found
 
     def _give_credit(self, source: int) -> None:
         if self._owed[source]:
@@ -183,6 +229,13 @@ class Shared:
         for _ in range(COUNT.unpack(content)[0]):
             block = used.popleft()
             self._free[destination, block.size].append(block)
+
+
+def _keep(kept: dict[Key, Kept], most: int, key: Key, value: Kept) -> None:
+    """Remember something, and forget all else where that is too much."""
+    if len(kept) >= most:
+        kept.clear()
+    kept[key] = value
 
 
 def _mapped(file: int, size: int) -> Tensor:
@@ -198,15 +251,6 @@ def _laid_out(layout: Layout) -> tuple[int, list[int]]:
         if form is not None:
             size += -(-_size(form) // ALIGNMENT) * ALIGNMENT
     return max(1, size), places
-
-
-def _taken(block: Block, layout: Layout) -> Values:
-    """Copies of the values in a block."""
-    _, places = _laid_out(layout)
-    return [
-        None if form is None else block.view(place, form).clone()
-        for place, form in zip(places, layout, strict=True)
-    ]
 
 
 def _size(form: Form) -> int:

@@ -94,6 +94,7 @@ function chosen(timeline, options, twin) {
 
 export const CAUSE_COLOURS = {
   "warm-up": "#8d99a8",
+  host: "#3d8a6d",
   value: "#d55e00",
   wire: "#cc79a7",
   memory: "#7b5ea7",

@@ -1,0 +1,112 @@
+"""Real compute: a pipeline of transformer blocks against one process that accumulates gradients.
+
+    python benchmarks/runtime/compute.py [--ranks 2] [--microbatches 8] [--json FILE]
+
+Every process has one thread. One process, torch and Weft take turns, so speed-ups are of the same
+rounds. The bound is the work of all stages over the schedule's time in Weft's simulator, both with
+the seconds of the stages called directly; it splits a backward at no cost and sends in no time.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from bench import Row, Watch, estimate, median, parsed, reported, run, settings
+from contenders import (
+    TORCH,
+    Contender,
+    Samples,
+    Setting,
+    Work,
+    alone,
+    both,
+    ideal,
+    rounds,
+    stage_seconds,
+    step_seconds,
+    timed,
+)
+from torch import nn
+
+from weft.models.gpt import Block
+
+BLOCKS, HIDDEN, HEADS = 8, 256, 4
+FORM = (4, 64, HIDDEN)  # of a microbatch
+COLUMNS: dict[str, tuple[float, int]] = {  # and how they are shown
+    "one process ms": (1e3, 0),
+    "torch": (1, 2),
+    "weft": (1, 2),
+    "bound": (1, 2),
+    "torch / bound": (1, 2),
+    "weft / bound": (1, 2),
+}
+
+
+def blocks(stages: int, stage: int) -> nn.Module:
+    """The blocks of a stage, the same wherever they are made."""
+    torch.manual_seed(1 + stage)
+    return nn.Sequential(*(Block(HIDDEN, HEADS, dropout=0.0) for _ in range(BLOCKS // stages)))
+
+
+def job(setting: Setting, arguments: argparse.Namespace, tell: Watch) -> dict[str, Any]:
+    """In a rank: one process, torch, Weft and the stages alone, in turn."""
+    stage = partial(blocks, setting.program.stages)
+    work = Work.random(stage, setting.microbatches, *FORM)
+    turns = {
+        "whole": partial(timed, whole(setting, work)),
+        **both(setting, work, arguments.transport),
+        "alone": alone(setting, work),
+    }
+    return rounds(turns, arguments.steps, tell)
+
+
+def whole(setting: Setting, work: Work) -> Contender:
+    """The whole model on rank 0, while the others wait."""
+    if dist.get_rank():
+        return Contender(lambda: None, {})
+    model = nn.Sequential(*(work.stage(stage) for stage in range(setting.program.stages)))
+
+    def step() -> None:
+        parts = (data.chunk(setting.microbatches) for data in (work.batch, work.target))
+        for given, wanted in zip(*parts, strict=True):
+            torch.autograd.backward(work.loss(model(given), wanted) / setting.microbatches)
+
+    return Contender(step, {(0, 0): model})
+
+
+def row(arguments: argparse.Namespace, setting: Setting, watch: Watch) -> Row:
+    by_rank = run(job, setting, arguments, watch)
+    one, *steps = (step_seconds(by_rank, name) for name in ("whole", "torch", "weft"))
+    seconds = split_for_free(stage_seconds(by_rank))
+    bound = partial(speed_up, ideal(setting.program), setting.microbatches)
+    facts = {"one process ms": median(one), "bound": estimate(bound, seconds)}
+    for name, taken in zip(("torch", "weft"), steps, strict=True):
+        facts[name] = estimate(lambda base, step: base / step, one, taken)
+        facts[f"{name} / bound"] = estimate(
+            lambda base, step, stages: base / step / bound(stages), one, taken, seconds
+        )
+    return Row([facts[name].shown(*scale) for name, scale in COLUMNS.items()], facts)
+
+
+def speed_up(least: Callable[[Samples], Any], microbatches: int, seconds: Samples) -> Any:
+    """The work of all stages over the time that the schedule needs for it."""
+    forward, backward, *_ = np.moveaxis(seconds, -1, 0)
+    return microbatches * (forward + backward).sum(-1) / least(seconds)
+
+
+def split_for_free(seconds: Samples) -> Samples:
+    """W as what I leaves of B; asked for by itself, it would compute much of I again."""
+    seconds = seconds.copy()
+    seconds[..., 3] = (seconds[..., 1] - seconds[..., 2]).clip(0)
+    return seconds
+
+
+if __name__ == "__main__":
+    given = parsed(__doc__, ranks=(2,), microbatches=(8,), schedules=tuple(TORCH))
+    reported(given, list(COLUMNS), list(settings(given)), partial(row, given))

@@ -1,0 +1,71 @@
+"""Agreement: what the ranks of a run must have alike, compared before anything is computed."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TypeAlias
+
+from torch import nn
+
+from weft.errors import Disagreement
+from weft.runtime.batch import checksum
+from weft.runtime.ties import End
+
+Modules: TypeAlias = Mapping[tuple[int, int], nn.Module]  # by pipe and stage
+
+
+def refuse_different(shares: Sequence[bytes], what: str) -> None:
+    """Refuse ranks that do not all say the same."""
+    others = [rank for rank, share in enumerate(shares) if share != shares[0]]
+    if others:
+        raise Disagreement(f"{what} of ranks {others} differ from those of rank 0")
+
+
+def refuse_different_weights(shares: Sequence[bytes]) -> None:
+    """Refuse ranks that know the same weights by different sums."""
+    first: dict[str, tuple[int, str]] = {}
+    for rank, share in enumerate(shares):
+        for name, found in json.loads(share).items():
+            holder, wanted = first.setdefault(name, (rank, found))
+            if found != wanted:
+                raise Disagreement(
+                    f"ranks {holder} and {rank} start {name} from different weights;"
+                    f" seed all ranks alike"
+                )
+
+
+def structure(stages: Sequence[nn.Module]) -> str:
+    """The names and shapes of all weights, in short."""
+    named = [
+        (index, name, tuple(weight.shape), str(weight.dtype))
+        for index, stage in enumerate(stages)
+        for name, weight in stage.named_parameters()
+    ]
+    return hashlib.sha256(repr(named).encode()).hexdigest()
+
+
+def sums_of_copies(modules: Modules) -> dict[str, str]:
+    """Of all weights and buffers of each stage that this process holds."""
+    return {
+        f"stage {stage}": checksum([tuple(module.state_dict().values())])
+        for (_, stage), module in modules.items()
+    }
+
+
+def sums_of_ends(modules: Modules, ties: Sequence[Sequence[End]]) -> dict[str, str]:
+    """Of each weight that several stages share, where this process holds one of them."""
+    sums = {}
+    for ends in ties:
+        for weight in _held(modules, ends):
+            sums[f"{ends[0].name} of stage {ends[0].stage}"] = checksum([(weight,)])
+    return sums
+
+
+def _held(modules: Modules, ends: Sequence[End]) -> Iterator[nn.Parameter]:
+    """The ends of a shared weight that are here."""
+    for (_, stage), module in modules.items():
+        for end in ends:
+            if end.stage == stage:
+                yield module.get_parameter(end.name)

@@ -1,0 +1,109 @@
+"""Costs: what was found in a profile, as the medians that a simulation needs."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+
+import numpy as np
+import torch
+
+from weft.cost import Cost, Measurement, Memory, Network, PerStage, Provenance, Times
+from weft.ir.program import Program
+from weft.runtime.profile.hops import Hops
+from weft.runtime.profile.machine import machine
+from weft.runtime.profile.rounds import Found
+
+TIMES = tuple(field.name for field in fields(Times))
+SIZES = ("weights", "gradients", "optimizer", "saved", "inputs")
+
+
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """All that was measured of a program.
+
+    ranks     processes that took part
+    messages  bytes that cross each edge of the graph
+    overhead  seconds between two actions of a device
+    stages    what was found of each stage
+    """
+
+    program: Program
+    ranks: int
+    hops: Hops
+    messages: tuple[float, ...]
+    overhead: float
+    stages: Mapping[int, Found]
+
+    def cost(self, *, device: torch.device, transport: str) -> Cost:
+        """The cost of the program on such a device, with messages through that transport."""
+        stages = self.program.stages
+        return Cost(
+            times=self._times(),
+            memory=Memory(**{name: self._bytes(name) for name in SIZES}),  # type: ignore[arg-type]
+            network=Network(self.messages, self.hops.fit.link),
+            overhead=self.overhead,
+            provenance=dict.fromkeys(
+                ("forward", "input_grad", "weight_grad", "recompute", "update", "network"),
+                (Provenance.MEASURED,) * stages,
+            )
+            | {"reduce": (Provenance.DERIVED,) * stages},
+            measurement=Measurement(
+                date=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+                machine=machine(device),
+                ranks=self.ranks,
+                transport=transport,
+                rounds=min(len(runs) for found in self._found for runs in found.seconds.values()),
+                spread={name: self._spread(name) for name in TIMES if self._has(name)},
+                hops=self.hops.seconds,
+                r_squared=self.hops.fit.r_squared,
+            ),
+        )
+
+    def _times(self) -> Times:
+        """Medians; where only the whole backward was timed, half of it for each gradient."""
+        forward, whole = self._medians("forward"), self._medians("backward")
+        half = tuple(seconds / 2 for seconds in whole)
+        is_both = all({"backward", "input_grad"} <= set(one.seconds) for one in self._found)
+        return Times(
+            forward=forward,
+            input_grad=self._medians("input_grad", half),
+            weight_grad=self._medians("weight_grad", half),
+            recompute=self._medians("recompute", forward),
+            update=self._medians("update"),
+            reduce=self._reduce(),
+            backward=whole if is_both else None,
+        )
+
+    def _reduce(self) -> PerStage:
+        """What the gradients of a stage take to its copies on other pipes, by the link."""
+        others = len(self.program.placement.pipes) - 1
+        return tuple(
+            others * self.hops.of(size) if others else 0.0 for size in self._bytes("gradients")
+        )
+
+    @property
+    def _found(self) -> list[Found]:
+        """Of every stage, in order."""
+        return [self.stages[stage] for stage in range(self.program.stages)]
+
+    def _medians(self, name: str, otherwise: PerStage | None = None) -> PerStage:
+        """Of each stage, or what stands for it where nothing was timed."""
+        rest = otherwise or (0.0,) * self.program.stages
+        return tuple(
+            float(np.median(found.seconds[name])) if name in found.seconds else usual
+            for found, usual in zip(self._found, rest, strict=True)
+        )
+
+    def _spread(self, name: str) -> PerStage:
+        """Interquartile ranges over the median."""
+        quartiles = [np.quantile(found.seconds[name], (0.25, 0.5, 0.75)) for found in self._found]
+        return tuple(float((high - low) / middle) for low, middle, high in quartiles)
+
+    def _bytes(self, name: str) -> PerStage:
+        return tuple(found.sizes[name] for found in self._found)
+
+    def _has(self, name: str) -> bool:
+        """Whether all stages were timed in this."""
+        return all(name in found.seconds for found in self._found)

@@ -1,0 +1,50 @@
+"""Memory: what a stage holds, and what a microbatch leaves in it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from contextlib import AbstractContextManager
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+
+class Kept:
+    """Counts the bytes that autograd keeps, once each, without the weights."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self._known = {weight.untyped_storage().data_ptr() for weight in module.parameters()}
+        self._alive: list[Tensor] = []
+        self.size = 0
+
+    def counting(self) -> AbstractContextManager[None]:
+        return torch.autograd.graph.saved_tensors_hooks(self._pack, lambda tensor: tensor)
+
+    def _pack(self, tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in self._known:
+            self._known.add(storage.data_ptr())
+            self._alive.append(tensor)  # or its address might be given out again
+            self.size += storage.nbytes()
+        return tensor
+
+
+def size_of(tensors: Iterable[Tensor]) -> int:
+    """Bytes of some tensors."""
+    return sum(tensor.nbytes for tensor in tensors)
+
+
+def gradient_bytes(module: nn.Module) -> int:
+    """Bytes of the gradients of all weights that learn."""
+    return size_of(weight for weight in module.parameters() if weight.requires_grad)
+
+
+def state_bytes(optimizer: Optimizer) -> int:
+    """Bytes of what an optimizer remembers, once it has stepped."""
+    return size_of(
+        value
+        for state in optimizer.state.values()
+        for value in state.values()
+        if isinstance(value, Tensor)
+    )

@@ -1,0 +1,108 @@
+"""Rests: what a host needs between two actions.
+
+A pipeline runs the program with stages that only rest, passing values of the sizes that the real
+ones pass. Where an action had all that it reads long before its device was free, what lies between
+it and the action before is the host's: to hand on, to record, to receive.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from weft.ir.earliest import Seconds
+from weft.ir.program import Program
+from weft.runtime.batch import Microbatch
+from weft.runtime.message import Form, Layout, layout_of
+from weft.runtime.pipeline import Pipeline
+from weft.runtime.profile.sample import Effort, Flow, Watch
+from weft.timeline import Timeline
+
+WARM_UP = 2
+TRIMMED = 0.1  # of the gaps, at either end
+SCALAR: Layout = (Form((1,), torch.float32),)
+
+
+def overhead(flow: Flow, program: Program, effort: Effort, rest: float, watch: Watch) -> float:
+    """Seconds between two actions of a device, each of so long a rest; every rank calls this."""
+    if not dist.is_initialized():
+        return 0.0  # devices take turns in this process
+    device = flow.inputs[0][0].device
+    stages = [Resting(layout_of(values) or SCALAR, rest).to(device) for values in flow.outputs]
+    pipeline = Pipeline(
+        stages, program, loss=lambda output, _: output.sum(), transport=effort.transport
+    )
+    batch: list[Microbatch] = [tuple(map(torch.zeros_like, flow.inputs[0]))]
+    target: list[Microbatch] = [torch.zeros(1)]
+    count = program.microbatches
+    found = []
+    for step in range(WARM_UP + effort.steps):
+        timeline = pipeline.gathered(pipeline.step(batch * count, target * count, update=False))
+        if step >= WARM_UP:
+            found.append(gaps(timeline, margin=rest / 2))
+        watch("host", (step + 1) / (WARM_UP + effort.steps))
+    return _trimmed_mean(np.concatenate(found))
+
+
+def gaps(timeline: Timeline, *, margin: float) -> Seconds:
+    """Seconds before every action that waited for its device alone.
+
+    What it reads from other devices was there so long before the last action on its own ended.
+    """
+    program, start, end = timeline.program, timeline.start, timeline.end
+    dependencies, crossing = program.dependencies, program.crossing
+    ready = np.full(len(program), -np.inf)
+    np.maximum.at(ready, dependencies.consumer[crossing], end[dependencies.producer[crossing]])
+    behind = np.flatnonzero(np.diff(program.lane_of) == 0)  # actions with another behind them
+    behind = behind[ready[behind + 1] + margin <= end[behind]]
+    return np.asarray(start[behind + 1] - end[behind])
+
+
+def _trimmed_mean(values: Seconds) -> float:
+    """The mean without the largest and the least, as a rank may have been put aside."""
+    cut = int(TRIMMED * len(values))
+    middle = np.sort(values)[cut : len(values) - cut]
+    return float(middle.mean()) if len(middle) else 0.0
+
+
+class Resting(nn.Module):
+    """Rests in F and in its backward, and passes on values of the given forms."""
+
+    def __init__(self, layout: Layout, seconds: float) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(()))
+        self._layout, self._seconds = layout, seconds
+
+    def forward(self, *values: Tensor) -> tuple[Tensor, ...]:
+        made: tuple[Tensor, ...] = _Rest.apply(self.weight, self._layout, self._seconds, *values)  # type: ignore[no-untyped-call]
+        return made
+
+
+class _Rest(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        context: Any, weight: Tensor, layout: Layout, seconds: float, *values: Tensor
+    ) -> tuple[Tensor, ...]:
+        time.sleep(seconds)
+        context.seconds, context.read = seconds, layout_of((weight, *values))
+        made = _zeros(layout, weight.device)
+        context.mark_non_differentiable(*(one for one in made if not one.is_floating_point()))
+        return made
+
+    @staticmethod
+    def backward(context: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        time.sleep(context.seconds)
+        weight, *values = _zeros(context.read, gradients[0].device)
+        passed = (value if value.is_floating_point() else None for value in values)
+        return weight, None, None, *passed
+
+
+def _zeros(layout: Layout, device: torch.device) -> tuple[Tensor, ...]:
+    return tuple(
+        torch.zeros(form.shape, dtype=form.dtype, device=device) for form in layout if form
+    )

@@ -1,0 +1,145 @@
+"""Rounds: seconds of the actions of every stage, with all ranks at work.
+
+In a round each rank runs each of its stages in each way, and nobody begins the next before all
+have ended this one. So a rank is as busy, and as disturbed by the others, as in a pipeline.
+
+    F B      a whole backward
+    F I W    a split one
+    F R B    recomputed: this F keeps only its inputs
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+
+from torch import Tensor, nn
+
+from weft.errors import WeftError
+from weft.ir.kinds import Kind
+from weft.ir.program import Program
+from weft.runtime.batch import cut
+from weft.runtime.profile.sample import Sample, Values, Watch
+from weft.runtime.profile.trial import Trial, Way
+from weft.runtime.randomness import Draw, keyed
+from weft.runtime.split import names_of
+from weft.runtime.stage import Stage
+from weft.runtime.world import World
+
+WARM_UP = 3
+
+WHOLE: Way = (Kind.F, Kind.B)
+SPLIT: Way = (Kind.F, Kind.I, Kind.W)
+AGAIN: Way = (Kind.F, Kind.R, Kind.B)
+
+
+@dataclass(slots=True)
+class Found:
+    """Of one stage: seconds by field of Times, and bytes by field of Memory."""
+
+    seconds: dict[str, list[float]] = field(default_factory=dict)
+    sizes: dict[str, float] = field(default_factory=dict)
+
+    def add(self, timed: dict[str, list[float]]) -> None:
+        """Take more seconds of the same stage."""
+        for name, runs in timed.items():
+            self.seconds.setdefault(name, []).extend(runs)
+
+
+class Rounds:
+    """The stages that this process holds, each in all the ways in which it is timed."""
+
+    def __init__(
+        self,
+        held: Mapping[int, nn.Module],
+        program: Program,
+        sample: Sample,
+        inputs: Sequence[Values],
+        kinds: frozenset[Kind],
+    ) -> None:
+        self._graph, self._sample = program.graph, sample
+        (self._target,) = cut([sample.target], 1, "target")
+        in_flight = min(program.microbatches, program.devices)
+        self._trials: dict[int, list[Trial]] = {}
+        for index, module in held.items():
+            with _blamed(index):
+                self._trials[index] = [
+                    Trial(self._stage(module, index, way), way, inputs[index], in_flight)
+                    for way in ways_of(program, index, kinds)
+                ]
+            self._trials[index][0].prepare(sample.optimizer)
+
+    def run(self, world: World, rounds: int, watch: Watch) -> dict[int, Found]:
+        """What all ranks find of all stages; every rank calls this."""
+        found = {index: Found() for index in self._trials}
+        for number in range(WARM_UP + rounds):
+            world.gather(b"", "a round of timing")
+            for index in self._trials:
+                timed = self._timed(index)
+                if number >= WARM_UP:
+                    found[index].add(timed)
+            watch("stages", (number + 1) / (WARM_UP + rounds))
+        for index, trials in self._trials.items():
+            found[index].sizes = trials[0].sizes()
+        return _of_all_ranks(found, world)
+
+    def _timed(self, index: int) -> dict[str, list[float]]:
+        """Every action once; where two ways have it, the earlier one counts."""
+        timed: dict[str, list[float]] = {}
+        with _blamed(index):
+            for trial in self._trials[index]:
+                timed = trial.run() | timed
+        return timed
+
+    def _stage(self, module: nn.Module, index: int, way: Way) -> Stage:
+        module, draw = copy.deepcopy(module), Draw()
+        keyed(module, draw, names_of(module, index))
+        stage = Stage(
+            module,
+            draw,
+            is_first=not self._graph.predecessors[index],
+            is_split=Kind.I in way,
+            is_recomputed=Kind.R in way,
+        )
+        stage.loss = None if self._graph.successors[index] else self._loss
+        return stage
+
+    def _loss(self, output: Tensor, _: int) -> Tensor:
+        return self._sample.loss(output, *(part.to(output.device) for part in self._target))
+
+
+@contextmanager
+def _blamed(stage: int) -> Iterator[None]:
+    """Say which stage it is that fails."""
+    try:
+        yield
+    except Exception as error:
+        raise WeftError(f"stage {stage} failed in its profile: {error}") from error
+
+
+def ways_of(program: Program, stage: int, kinds: frozenset[Kind]) -> Iterator[Way]:
+    """How the program runs a stage, and the ways that have what is asked for besides."""
+    actions = program.actions
+    present = {Kind(kind) for kind in actions.kind[actions.stage == stage].tolist()}
+    backward = SPLIT if Kind.I in present else WHOLE
+    own = tuple(kind for kind in (Kind.F, Kind.R, *backward[1:]) if kind in present)
+    yield own
+    known = set(own)
+    for way in (WHOLE, SPLIT, AGAIN):
+        if kinds.intersection(way) - known:
+            known.update(way)
+            yield way
+
+
+def _of_all_ranks(found: dict[int, Found], world: World) -> dict[int, Found]:
+    """Seconds of a stage that several ranks hold stand one behind the other."""
+    share = json.dumps({index: asdict(one) for index, one in found.items()}).encode()
+    together: dict[int, Found] = {}
+    for told in world.gather(share, "the times of the stages"):
+        for index, one in json.loads(told).items():
+            stage = together.setdefault(int(index), Found(sizes=one["sizes"]))
+            stage.add(one["seconds"])
+    return together

@@ -1,0 +1,80 @@
+"""Samples and efforts: what is measured, and for how long."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, TypeAlias
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from weft.ir.graph import Graph
+from weft.ir.kinds import Kind
+from weft.runtime.batch import Microbatch
+from weft.runtime.profile.memory import size_of
+from weft.runtime.world import Carrier
+
+Values: TypeAlias = tuple[Tensor, ...]
+MakeOptimizer: TypeAlias = Callable[[Iterable[tuple[str, nn.Parameter]]], Optimizer]
+Watch: TypeAlias = Callable[[str, float], None]  # what is measured, and the share of it that is
+
+SIZES = tuple(4096 * 4**power for power in range(7))  # 4 kB to 16 MB
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One microbatch and its target, and what trains on them, as a pipeline is made with it."""
+
+    batch: Microbatch
+    target: Microbatch
+    loss: Callable[..., Tensor]
+    optimizer: MakeOptimizer | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Effort:
+    """How often everything is measured, behind a warm-up, and through which transport.
+
+    kinds   of action that are timed besides those of the program
+    rounds  in which every action is timed, once for each microbatch in flight
+    sizes   of messages, in bytes
+    pings   of every size
+    steps   of stages that only rest
+    """
+
+    kinds: frozenset[Kind] = frozenset(kind for kind in Kind if kind.is_compute)
+    rounds: int = 20
+    sizes: tuple[int, ...] = SIZES
+    pings: int = 20
+    steps: int = 8
+    transport: Carrier = "auto"
+
+
+THOROUGH = Effort()
+BRIEF = Effort(kinds=frozenset(), rounds=6, sizes=SIZES[::3], pings=8, steps=3)
+
+
+class Flow(NamedTuple):
+    """What every stage reads, and what it hands to other stages."""
+
+    inputs: list[Values]
+    outputs: list[Values]
+
+    @classmethod
+    def through(cls, stages: Sequence[nn.Module], graph: Graph, batch: Values) -> Flow:
+        """The flow of a microbatch through copies of the stages."""
+        flow = cls([], [])
+        with torch.no_grad():
+            for index, stage in enumerate(stages):
+                before = [value for p in graph.predecessors[index] for value in flow.outputs[p]]
+                flow.inputs.append(tuple(before) or batch)
+                made = copy.deepcopy(stage)(*flow.inputs[-1]) if graph.successors[index] else ()
+                flow.outputs.append(made if isinstance(made, tuple) else (made,))
+        return flow
+
+    def messages(self, graph: Graph) -> tuple[float, ...]:
+        """Bytes that cross each edge."""
+        return tuple(float(size_of(self.outputs[source])) for source, _ in graph.edges)

@@ -1,0 +1,57 @@
+"""The central comparison: a program's training against the reference's, bit for bit."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from tests.runtime.models import MODELS, Data, adam, squared
+from weft.ir.program import Program
+from weft.runtime import Pipeline, Reference
+from weft.timeline import Timeline
+
+TOLERANCE = 0.1  # seconds that the clocks of two ranks may differ by on a busy machine
+
+
+def differences(
+    stages: Sequence[nn.Module], program: Program, data: Data, **settings: Any
+) -> list[str]:
+    """Train the stages by the program and copies of them by the reference; what is not equal."""
+    copies = copy.deepcopy(list(stages))
+    shared = {"loss": squared, "optimizer": adam, "seed": 3, **settings}
+    weights, transport = shared.pop("weights", None), shared.pop("transport", "auto")
+    pipeline = Pipeline(stages, program, transport=transport, **shared)
+    reference = Reference(copies, program, **shared)
+    found = []
+    for step, (batch, target) in enumerate(data):
+        result = pipeline.step(batch, target, weights=weights)
+        if not torch.equal(result.loss, reference.step(batch, target, weights=weights)):
+            found.append(f"the loss of step {step}")
+        if not is_in_order(pipeline.gathered(result), TOLERANCE if dist.is_initialized() else 0):
+            found.append(f"the order of step {step}")
+    for (pipe, index), module in pipeline.modules.items():
+        wanted = copies[index].state_dict()
+        for name, value in module.state_dict().items():
+            if not torch.equal(value, wanted[name]):
+                found.append(f"{name} of stage {index} on pipe {pipe}")
+    return found
+
+
+def is_in_order(timeline: Timeline, tolerance: float = 0.0) -> bool:
+    """Nothing started before what it reads had ended, whichever rank computed it."""
+    dependencies = timeline.program.dependencies
+    started, ended = timeline.start[dependencies.consumer], timeline.end[dependencies.producer]
+    return bool((started >= ended - tolerance).all() and timeline.start.min() == 0)
+
+
+def differences_of(model: str, program: Program, **settings: Any) -> list[str]:
+    """The same for one of the small models, with clipping and a short last microbatch."""
+    stages, data, loss = MODELS[model]
+    rows = program.microbatches * 3 - 1
+    settings = {"clip": 0.5, "loss": loss, **settings}
+    return differences(stages(program.stages), program, data(rows, 2), **settings)

@@ -1,0 +1,237 @@
+"""Profiles of any modules: what is found, what is left as it was, and what is refused."""
+
+from __future__ import annotations
+
+import copy
+import math
+from dataclasses import fields, replace
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from tests.runtime.models import WIDTH, Faulty, layers, squared
+from tests.runtime.ranks import run
+from weft.cost import Cost, Provenance, Share
+from weft.errors import InputError, WeftError
+from weft.ir.graph import Graph
+from weft.ir.kinds import Kind
+from weft.ir.program import Program
+from weft.lower import recompute
+from weft.notation import from_json, to_json
+from weft.runtime import split
+from weft.runtime.profile import BRIEF, Effort, Sample, profiled
+from weft.runtime.profile.rests import gaps
+from weft.runtime.profile.rounds import AGAIN, SPLIT, WHOLE, ways_of
+from weft.schedules import chimera, dualpipe, gpipe, one_f_one_b, zb_h1
+from weft.simulate import simulate
+from weft.timeline import Timeline
+
+SAMPLE = Sample(
+    torch.zeros(3, WIDTH),
+    torch.ones(3, WIDTH),
+    squared,
+    lambda named: torch.optim.AdamW([weight for _, weight in named]),
+)
+QUICK = Effort(rounds=2, sizes=(4096, 65536), pings=2, steps=1)
+ALL = QUICK.kinds
+
+
+def stages(count: int) -> list[nn.Module]:
+    return split(layers(count), stages=count)
+
+
+@pytest.fixture(scope="module")
+def cost() -> Cost:
+    return profiled(stages(2), one_f_one_b(devices=2, microbatches=4), SAMPLE, QUICK)
+
+
+def columns(group: object) -> dict[str, tuple[float, ...]]:
+    """The fields of Times or Memory that are per stage."""
+    found = {item.name: getattr(group, item.name) for item in fields(group)}  # type: ignore[arg-type]
+    return {name: column for name, column in found.items() if isinstance(column, tuple)}
+
+
+# what is found
+
+
+def test_every_action_of_every_stage_is_timed(cost: Cost) -> None:
+    timed = columns(cost.times)
+    assert timed.pop("reduce") == (0.0, 0.0)
+    assert len(timed) == 6
+    for column in timed.values():
+        assert all(0 < seconds < math.inf for seconds in column)
+
+
+def test_all_that_was_measured_says_so(cost: Cost) -> None:
+    marks = dict(cost.provenance)
+    assert set(marks.pop("reduce")) == {Provenance.DERIVED}
+    assert set(marks) == {
+        *("forward", "input_grad", "weight_grad", "recompute", "update", "network")
+    }
+    assert {mark for column in marks.values() for mark in column} == {Provenance.MEASURED}
+    assert set(simulate(one_f_one_b(devices=2, microbatches=4), cost).provenance) == {
+        Provenance.MEASURED
+    }
+
+
+def test_memory_is_counted(cost: Cost) -> None:
+    """Of a stage: 8 x 8 weights, a bias in the first, a norm; AdamW keeps two of each."""
+    first, second = 64 + 8 + 16, 64 + 16
+    counters = 4 * 4, 4 * 3  # one for each tensor
+    assert list(cost.memory.weights) == [4 * first, 4 * second]
+    assert cost.memory.gradients == cost.memory.weights
+    assert list(cost.memory.optimizer) == [8 * first + counters[0], 8 * second + counters[1]]
+    assert list(cost.memory.inputs) == [3 * WIDTH * 4] * 2
+    assert list(cost.network.message) == [3 * WIDTH * 4]
+    assert min(cost.memory.saved) > 0
+
+
+def test_the_file_says_where_and_how_well_it_was_measured(cost: Cost) -> None:
+    measurement = cost.measurement
+    assert measurement is not None
+    assert measurement.machine["torch"] == torch.__version__
+    assert measurement.rounds == QUICK.rounds
+    assert measurement.ranks == 1
+    assert set(measurement.spread) == {
+        *("forward", "backward", "input_grad", "weight_grad", "recompute", "update")
+    }
+    assert from_json(to_json(cost)) == cost
+
+
+def test_a_brief_profile_has_what_the_program_runs() -> None:
+    whole = profiled(stages(2), one_f_one_b(devices=2, microbatches=4), SAMPLE, BRIEF)
+    assert whole.times.backward is None
+    assert whole.times.input_grad == whole.times.weight_grad
+    assert whole.times.recompute == whole.times.forward
+    divided = profiled(stages(2), zb_h1(devices=2, microbatches=4), SAMPLE, BRIEF)
+    assert divided.times.backward is None
+    assert divided.times.input_grad != divided.times.weight_grad
+
+
+def test_without_an_optimizer_there_is_no_update() -> None:
+    sample = replace(SAMPLE, optimizer=None)
+    cost = profiled(stages(2), one_f_one_b(devices=2, microbatches=4), sample, BRIEF)
+    assert cost.times.update == cost.memory.optimizer == (0.0, 0.0)
+
+
+def test_the_progress_of_all_parts_is_told() -> None:
+    told: list[tuple[str, float]] = []
+    program = one_f_one_b(devices=2, microbatches=4)
+    profiled(stages(2), program, SAMPLE, BRIEF, lambda *words: told.append(words))
+    assert told[-1] == ("stages", 1.0)
+
+
+class Two(nn.Module):
+    """Passes on two values, one of them whole numbers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.line = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, value: Tensor, number: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        return self.line(value), torch.arange(4)
+
+
+class Join(nn.Module):
+    """Reads what several stages hand on."""
+
+    def forward(self, *values: Tensor) -> Tensor:
+        return torch.stack([value for value in values if value.is_floating_point()]).sum(0)
+
+
+def test_stages_may_pass_several_values_and_branch() -> None:
+    program = gpipe(devices=3, microbatches=2, graph=Graph.two_tower(1))
+    cost = profiled([Two(), Two(), Join()], program, SAMPLE, QUICK)
+    assert list(cost.network.message) == [3 * WIDTH * 4 + 4 * 8] * 2
+    assert min(cost.times.forward) > 0
+
+
+def test_the_stages_stay_as_they_are() -> None:
+    mine = [nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.BatchNorm1d(WIDTH)), nn.Linear(WIDTH, WIDTH)]
+    before = copy.deepcopy([module.state_dict() for module in mine])
+    profiled(mine, one_f_one_b(devices=2, microbatches=4), SAMPLE, QUICK)
+    for module, state in zip(mine, before, strict=True):
+        assert all(weight.grad is None for weight in module.parameters())
+        assert all(torch.equal(value, state[name]) for name, value in module.state_dict().items())
+        assert not module._forward_pre_hooks
+    assert "forward" not in vars(mine[1])
+
+
+# how stages are run
+
+
+@pytest.mark.parametrize(
+    ("program", "kinds", "ways"),
+    [
+        (one_f_one_b(devices=2, microbatches=2), frozenset(), [WHOLE]),
+        (one_f_one_b(devices=2, microbatches=2), ALL, [WHOLE, SPLIT, AGAIN]),
+        (zb_h1(devices=2, microbatches=2), frozenset(), [SPLIT]),
+        (zb_h1(devices=2, microbatches=2), ALL, [SPLIT, WHOLE, AGAIN]),
+        (dualpipe(devices=4, microbatches=8), frozenset(), [SPLIT]),
+        (recompute(gpipe(devices=2, microbatches=2)), frozenset(), [AGAIN]),
+        (recompute(gpipe(devices=2, microbatches=2)), ALL, [AGAIN, SPLIT]),
+    ],
+    ids=lambda value: getattr(value, "name", None),
+)
+def test_a_stage_is_run_as_the_program_does_first(
+    program: Program, kinds: frozenset[Kind], ways: list[object]
+) -> None:
+    assert list(ways_of(program, 0, kinds)) == ways
+
+
+def test_a_gap_is_the_hosts_where_nothing_else_was_waited_for() -> None:
+    """1F1B: device 1 turns from F to B at once; F1 lies there long before; B0 makes 0 wait."""
+    program = one_f_one_b(devices=2, microbatches=2)
+    made = simulate(program, replace(Share().cost(program), overhead=0.125))
+    found = gaps(Timeline(program, made.cost, made.start, made.end), margin=0.5)
+    np.testing.assert_allclose(found, [0.125] * len(found))
+    assert len(found) == 4
+
+
+# ranks
+
+
+@pytest.mark.parametrize(
+    "program",
+    [one_f_one_b(devices=3, microbatches=4), chimera(devices=2, microbatches=4)],
+    ids=lambda program: program.name,
+)
+def test_ranks_find_one_cost_together(program: Program) -> None:
+    costs = run(program.devices, _profiled, program)
+    assert len({to_json(replace(cost, measurement=None)) for cost in costs}) == 1
+    _check_measured_by_ranks(costs[0], program)
+
+
+def _profiled(program: Program) -> Cost:
+    modules = split(layers(program.stages), stages=program.stages)
+    return profiled(modules, program, SAMPLE, QUICK)
+
+
+def _check_measured_by_ranks(cost: Cost, program: Program) -> None:
+    measurement, link = cost.measurement, cost.network.default
+    assert measurement is not None
+    assert (measurement.ranks, measurement.transport) == (program.devices, "shared")
+    assert [size for size, _ in measurement.hops] == list(QUICK.sizes)
+    assert all(0 < seconds < math.inf for _, seconds in measurement.hops)
+    assert measurement.r_squared <= 1
+    assert 0 <= link.latency < math.inf
+    assert link.bandwidth > 0
+    assert 0 < cost.overhead < math.inf
+    assert all((seconds > 0) == (program.name == "chimera") for seconds in cost.times.reduce)
+    assert simulate(program, cost).makespan > 0
+
+
+# what is refused
+
+
+def test_a_stage_too_few_is_refused() -> None:
+    with pytest.raises(InputError, match="1 modules for the 2 stages of 1f1b"):
+        profiled(stages(1), one_f_one_b(devices=2, microbatches=4), SAMPLE, QUICK)
+
+
+def test_a_stage_that_fails_is_named() -> None:
+    modules = [nn.Linear(WIDTH, WIDTH), Faulty()]
+    with pytest.raises(WeftError, match="stage 1 failed in its profile: out of luck"):
+        profiled(modules, one_f_one_b(devices=2, microbatches=4), SAMPLE, QUICK)

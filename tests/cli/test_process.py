@@ -79,7 +79,10 @@ def test_help_alone_and_version() -> None:
     assert weft("--version").stdout.startswith("weft ")
 
 
-@pytest.mark.parametrize("command", [one for one in COMMANDS if one not in ("train", "profile")])
+LASTING = ("train", "profile", "serve")  # their examples take minutes, or until Ctrl-C
+
+
+@pytest.mark.parametrize("command", [name for name in COMMANDS if name not in LASTING])
 def test_examples_in_the_help_print_what_they_show(
     command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -15,6 +15,7 @@ COMMANDS = {
     "draw": "A schedule as a timeline, in the terminal or as SVG or PNG.",
     "compare": "All schedules at one shape, ranked.",
     "explain": "Where its time and memory go, and what would help.",
+    "serve": "The page live in a browser, on this machine.",
     "simulate": "Time, bubbles and memory of one schedule.",
     "verify": "Prove a program, or list every rule that it breaks.",
     "export": "A program or its timeline as text, JSON, CSV or a trace.",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import NamedTuple
 
 import click
@@ -23,6 +24,7 @@ from weft.cli.requests import (
     shape_of,
     speed_of,
 )
+from weft.cli.stacked import Stacked, check_name, write_stacked
 from weft.draw.caption import number, percent
 from weft.draw.units import BYTES, NONE, SECONDS, Unit, fitting, is_physical
 from weft.errors import InputError, ProgramError
@@ -40,13 +42,19 @@ LOOPS = 2  # stages per device where a schedule takes any number: fewer would be
 @sized
 @priced
 @as_json
-def command(names: tuple[str, ...], sizes: Sizes, prices: Prices, is_json: bool) -> None:
+@click.option(
+    *("-o", "--output"), type=click.Path(path_type=Path), metavar="FILE.html", help="As a page."
+)
+def command(
+    names: tuple[str, ...], sizes: Sizes, prices: Prices, is_json: bool, output: Path | None
+) -> None:
     """Compare all schedules and their variants at one shape, or those NAMEd.
 
     \b
       $ weft compare -d 4 -n 8
       $ weft compare 1f1b zbv dualpipev -d 8 -n 32 --lag 0.1
       $ weft compare -d 8 -n 24 --model gpt-6.2b --device a100
+      $ weft compare 1f1b zb-h1 -d 4 -n 8 -o both.html     one above the other, in a browser
 
     Ranked by time, then by peak; what needs more memory than a device has comes last.
     Schedules that take any number of stages on a device get two, or as many as -k says. Those
@@ -55,12 +63,16 @@ def command(names: tuple[str, ...], sizes: Sizes, prices: Prices, is_json: bool)
     schedules = [REGISTRY[name] for name in dict.fromkeys(names)] or list(REGISTRY)
     entries = list(_entries(schedules, sizes))
     pricing = pricing_of(prices)
+    if output is not None:
+        check_name(output)
     results = [_result(entry, pricing) for entry in with_progress(entries)]
     rows = sorted((row for row in results if isinstance(row, Row)), key=_rank)
     refusals = [refusal for refusal in results if isinstance(refusal, Refused)]
     if not rows:
         raise InputError(f"nothing to compare: {_title(refusals[0])} {refusals[0].reason}")
-    if is_json:
+    if output is not None:
+        write_stacked(output, [_stacked(row) for row in rows], pricing)
+    elif is_json:
         show_json(
             {
                 "rows": [{"rank": rank, **row.described} for rank, row in enumerate(rows, start=1)],
@@ -69,6 +81,11 @@ def command(names: tuple[str, ...], sizes: Sizes, prices: Prices, is_json: bool)
         )
     else:
         _show(rows, refusals)
+
+
+def _stacked(row: Row) -> Stacked:
+    schedule, shape = row.entry
+    return Stacked(_title(row), row.time, schedule.program(shape))
 
 
 class Entry(NamedTuple):
@@ -98,6 +115,7 @@ class Row(NamedTuple):
     staleness: int
     messages: int
     bubble: Bubble
+    entry: Entry
     described: dict[str, object]
 
 
@@ -153,6 +171,7 @@ def _result(entry: Entry, pricing: Pricing) -> Row | Refused:
         staleness=max(staleness(timeline.program)),
         messages=timeline.program.messages // (shape.updates if settled else 1),
         bubble=Bubble(settled.bubble, settled.bubble) if settled else timeline.bubble,
+        entry=entry,
         described={
             "variant": shape.variant,
             "time": step_time,

@@ -71,11 +71,13 @@ def command(
     \b
       $ weft draw 1f1b -d 4 -n 8 -o 1f1b.svg --size 180mm      for a paper
       $ weft draw zbv -d 4 -n 8 -o zbv.png --theme dark        for a slide
+      $ weft draw zbv -d 8 -n 32 -o zbv.html                   to explore in a browser
       $ weft draw 1f1b -d 4 -n 8 --only 3 --window 3:9 --count-from 1
       3 F1 B1    F2 B2    |
 
     SVG is text and lines that papers and browsers keep sharp; PNG needs the extra `png`. Their
-    hatching tells weight gradients from the rest without colour.
+    hatching tells weight gradients from the rest without colour. HTML is one page that needs
+    nothing else: zoom, causes of idle time, memory, critical path, search, export.
 
     \b
       $ weft draw zb-h1 -d 8 -n 16 --model gpt-6.2b --device a100

@@ -45,7 +45,7 @@ LOOKS = (
         *("-o", "--output"),
         type=click.Path(path_type=Path),
         metavar="FILE",
-        help="To a file, in the form that its name ends in: .svg, .png or .txt.",
+        help="To a file, in the form that its name ends in: .html, .svg, .png or .txt.",
     ),
     click.option(
         "--size",

@@ -42,6 +42,14 @@ def look_of(looks: Looks) -> Look:
     for flag, value in given:
         if value and suffix not in (".svg", ".png"):
             raise InputError(f"{flag} is for a picture in a file; add -o FILE.svg or FILE.png")
+    parts = [
+        ("--only", looks.only),
+        ("--window", looks.window),
+        ("--count-from", looks.count_from),
+    ]
+    for flag, part in parts:
+        if part and suffix == ".html":
+            raise InputError(f"a page shows all of a timeline; leave out {flag}")
     return Look(
         size=Size.of(looks.size) if looks.size else FREE,
         theme=THEMES[looks.theme] if looks.theme else LIGHT,
@@ -66,4 +74,11 @@ def _text(timeline: Timeline, view: View, look: Look) -> str:
     return plain(timeline, width=LETTERS, view=view) + "\n"
 
 
-MAKERS: dict[str, Maker] = {".svg": _svg, ".png": _png, ".txt": _text}
+def _page(timeline: Timeline, view: View, look: Look) -> str:
+    from weft.web import page  # which no other picture needs
+
+    palette = next(name for name, known in PALETTES.items() if known is view.palette)
+    return page([timeline], options={"palette": palette})
+
+
+MAKERS: dict[str, Maker] = {".svg": _svg, ".png": _png, ".txt": _text, ".html": _page}

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import NDArray
 
 from weft.cost import Cost
+from weft.ir.actions import Index
 from weft.ir.earliest import Precedence, Seconds, earliest
 from weft.ir.program import Program
 
@@ -25,17 +25,15 @@ def critical_path(program: Program, cost: Cost, start: Seconds, end: Seconds) ->
     delays, gaps = cost.delays(program), cost.gaps(program)
     if not len(program):
         return CriticalPath((), np.empty(0))
-    binding = binding_dependency(program, delays, end)
-    arrival = (end[program.dependencies.producer] + delays)[binding]
-    free = end + gaps[program.slot_of]
+    decider = deciders(program, cost, end)
     path = [int(end.argmax())]
-    while (before := _decider(program, arrival, free, binding, path[-1])) is not None:
+    while (before := int(decider[path[-1]])) >= 0:
         path.append(before)
-    tail = _tail(program.precedence(delays), gaps, (end - start)[program.first_of_slot])
+    tail = tails(program.precedence(delays), gaps, (end - start)[program.first_of_slot])
     return CriticalPath(tuple(reversed(path)), end.max() - tail[program.slot_of] - end)
 
 
-def binding_dependency(program: Program, delays: Seconds, end: Seconds) -> NDArray[np.int64]:
+def binding_dependency(program: Program, delays: Seconds, end: Seconds) -> Index:
     """For each slot, the dependency whose value arrives last; -1 where it reads none."""
     dependencies = program.dependencies
     arrival = end[dependencies.producer] + delays
@@ -48,21 +46,21 @@ def binding_dependency(program: Program, delays: Seconds, end: Seconds) -> NDArr
     return binding
 
 
-def _decider(
-    program: Program, arrival: Seconds, free: Seconds, binding: NDArray[np.int64], action: int
-) -> int | None:
-    """The lane mate or the producer, whichever holds this action back longer."""
-    slot = int(program.slot_of[action])
-    first = int(program.first_of_slot[slot])
-    lane_start = int(program.bounds[program.lane_of[first]])
-    mate = first - 1 if first > lane_start else None
-    row = int(binding[slot])
-    if row < 0 or (mate is not None and free[mate] >= arrival[slot]):
-        return mate
-    return int(program.dependencies.producer[row])
+def deciders(program: Program, cost: Cost, end: Seconds) -> Index:
+    """For each action, the lane mate or the producer that holds it back longer; -1 for none."""
+    delays, first = cost.delays(program), program.first_of_slot
+    free = end + cost.gaps(program)[program.slot_of]
+    mate = np.where(first > program.bounds[program.lane_of[first]], first - 1, -1)
+    decider, until = mate, np.where(mate >= 0, free[mate], -np.inf)
+    binding = binding_dependency(program, delays, end)
+    reads = np.flatnonzero(binding >= 0)
+    producer = program.dependencies.producer[binding[reads]]
+    is_later = end[producer] + delays[binding[reads]] > until[reads]
+    decider[reads[is_later]] = producer[is_later]
+    return decider[program.slot_of]
 
 
-def _tail(precedence: Precedence, gaps: Seconds, duration: Seconds) -> Seconds:
+def tails(precedence: Precedence, gaps: Seconds, duration: Seconds) -> Seconds:
     """From the latest end of each slot to the last of all: the same machine backwards."""
     before = np.roll(gaps, 1)  # backwards, the gap of the slot before comes behind
     backwards = precedence.reversed().with_gaps(before[::-1])

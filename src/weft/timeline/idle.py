@@ -26,6 +26,7 @@ class Cause(Enum):
     WIRE = "wire"  # it is computed and on its way
     MEMORY = "memory"  # something else is ready and would not fit
     ORDER = "order"  # something else is ready, but the program runs another first
+    OPTIMIZER = "optimizer"  # the weights that come next are not updated yet
     COOL_DOWN = "cool-down"  # all its work is done, the step is not
 
     @property
@@ -75,6 +76,8 @@ class _Observer:
         self._cost = cost
         self._start, self._end = start, end
         self._binding = binding_dependency(program, delays, end)
+        is_update = np.isin(program.actions.kind, (Kind.REDUCE, Kind.UPDATE))
+        self._updates = set(np.flatnonzero(is_update).tolist())
         self._ready = _ready(program, delays, end)
         self._opening, self._closing = float(start.min()), float(end.max())
         self._tolerance = 1e-12 * max(1.0, self._closing - self._opening)
@@ -122,10 +125,16 @@ class _Observer:
         for begin, finish in pairwise(cuts):
             if begin >= passed_over:
                 cause = self._why_not(stretch, slots, other_ready)
+            elif begin >= computed:
+                cause = Cause.WIRE
             else:
-                cause = Cause.WIRE if begin >= computed else Cause.VALUE
+                cause = self._what_is_missing(stretch)
             pieces.append(stretch._replace(start=begin, end=finish, cause=cause))
         return pieces
+
+    def _what_is_missing(self, stretch: Idle) -> Cause:
+        """A value, or weights."""
+        return Cause.OPTIMIZER if stretch.waits_for in self._updates else Cause.VALUE
 
     def _why_not(self, stretch: Idle, slots: Index, other_ready: float) -> Cause:
         """Why an action that was ready did not run: no memory for it, or the order says so."""

@@ -12,7 +12,8 @@ from weft.cost import Cost, Provenance
 from weft.ir.actions import Column, Index
 from weft.ir.earliest import Seconds
 from weft.ir.program import Program
-from weft.timeline.critical import CriticalPath, critical_path
+from weft.timeline.critical import CriticalPath, critical_path, deciders
+from weft.timeline.gains import Help, gains, helps
 from weft.timeline.idle import Idle, idle_stretches
 from weft.timeline.memory import Usage, peak_activations, usage
 
@@ -108,6 +109,24 @@ class Timeline:
     def critical_path(self) -> CriticalPath:
         """The chain of actions that decides the makespan, and the slack of all others."""
         return critical_path(self.program, self.cost, self.start, self.end)
+
+    @cached_property
+    def deciders(self) -> Index:
+        """For each action, the one whose end it started behind: before it in its lane, or read.
+
+        -1 where nothing held it back.
+        """
+        return deciders(self.program, self.cost, self.end)
+
+    @cached_property
+    def gains(self) -> Seconds:
+        """For each action, how much sooner all would end if it alone took a tenth less."""
+        return gains(self.program, self.cost, self.start, self.end)
+
+    @cached_property
+    def helps(self) -> list[Help]:
+        """What shortening all work of a kind at a stage by a tenth would bring, best first."""
+        return helps(self.program, self.cost, self.start, self.end)
 
     @cached_property
     def _slots(self) -> Index:

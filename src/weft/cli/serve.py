@@ -1,0 +1,58 @@
+"""`weft serve`: the page live in a browser, on this machine alone."""
+
+from __future__ import annotations
+
+import webbrowser
+from contextlib import suppress
+from ipaddress import ip_address
+
+import click
+
+from weft.errors import InputError
+
+
+@click.command("serve")
+@click.option("--port", type=click.IntRange(0, 65535), default=8123, show_default=True, metavar="P",
+              help="Where it listens; 0 is any port that is free.")  # fmt: skip
+@click.option("--host", default="127.0.0.1", show_default=True, metavar="ADDRESS",
+              help="What it listens on.")  # fmt: skip
+@click.option("--allow-others", is_flag=True, help="Let --host be seen by other machines.")
+@click.option("--open/--no-open", "is_opened", default=True, help="Open a browser.")
+def command(port: int, host: str, allow_others: bool, is_opened: bool) -> None:
+    """Show the page live: choose schedules, sizes and costs, and see the timeline at once.
+
+    \b
+      $ weft serve
+      The page is at http://127.0.0.1:8123/ until Ctrl-C.
+      $ weft serve --port 0 --no-open
+
+    It listens on this machine only, unless --host and --allow-others say otherwise; then whoever
+    reaches the port can use it. Nothing that it is sent is executed. A program, a timeline or a
+    torch CSV can be dropped on the page.
+    """
+    from weft.web.server import Server
+
+    _check_host(host, allow_others=allow_others)
+    try:
+        server = Server(host, port)
+    except OSError as error:
+        raise InputError(
+            f"{host}:{port} cannot be listened on: {error.strerror}. Try --port 0."
+        ) from None
+    with server, suppress(KeyboardInterrupt):  # which is how one ends it
+        print(f"The page is at {server.address} until Ctrl-C.", flush=True)
+        if is_opened:
+            webbrowser.open(server.address)
+        server.serve_forever()
+
+
+def _check_host(host: str, *, allow_others: bool) -> None:
+    """Refuse an address that others see, unless that is wanted."""
+    try:
+        address = ip_address("127.0.0.1" if host == "localhost" else host)
+    except ValueError:
+        raise InputError(f"--host {host}: an address like 127.0.0.1, or localhost") from None
+    if address.is_unspecified:
+        raise InputError(f"--host {host}: name the one address by which the page is called")
+    if not address.is_loopback and not allow_others:
+        raise InputError(f"--host {host} is seen by other machines; add --allow-others to mean it")

@@ -1,0 +1,119 @@
+"""Answers: what a live page may ask, each a function from JSON to JSON.
+
+Nothing that is sent is executed: a file is read as data, and refused with a message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TypeAlias
+
+from weft.errors import InputError, WeftError
+from weft.ir.program import Program
+from weft.notation import from_json, from_text, from_torch_csv
+from weft.schedules import REGISTRY
+from weft.simulate import simulate
+from weft.timeline import Timeline
+from weft.verify import check
+from weft.web.helps import helps
+from weft.web.plot import points
+from weft.web.requests import MOST_ACTIONS, Request, read_request, unfolded
+from weft.web.view import view
+
+Answer: TypeAlias = dict[str, object]
+
+MOST_TIMELINES = 6
+MOST_PLOTTED = 8_192  # actions of the request whose plot is made
+
+
+def catalogue() -> list[Answer]:
+    """What a reader may choose."""
+    return [
+        {
+            "name": schedule.name,
+            "summary": schedule.summary,
+            "variants": list(schedule.variants),
+            "stages_per_device": list(schedule.stages_per_device),
+        }
+        for schedule in REGISTRY
+    ]
+
+
+def timelines(asked: Mapping[str, object]) -> Answer:
+    """The timelines of some requests; of each that has none, the reason and what would work."""
+    given = asked.get("requests")
+    if not isinstance(given, list) or not 1 <= len(given) <= MOST_TIMELINES:
+        raise InputError(f"1 to {MOST_TIMELINES} requests are answered at once")
+    answers = [_answer(one) for one in given]
+    return {"answers": answers}
+
+
+def _answer(given: object) -> Answer:
+    try:
+        request = read_request(given)
+        refusal = request.schedule.accepts(request.shape)
+        if refusal is not None:
+            return _refused(request, refusal.reason, refusal.nearest)
+        return {"timeline": view(request.timeline(), request.name)}
+    except WeftError as error:
+        return {"refused": str(error)}
+
+
+def _refused(request: Request, reason: str, nearest: object) -> Answer:
+    fields = ("devices", "microbatches", "stages_per_device", "variant")
+    return {
+        "refused": f"{request.name} {reason}.",
+        "nearest": {name: getattr(nearest, name) for name in fields},
+    }
+
+
+def plot(asked: Mapping[str, object]) -> Answer:
+    """Time and memory of a schedule and its variants; a page asks for one after the other."""
+    request = read_request(asked.get("request"))
+    actions = 2 * request.shape.stages * request.shape.microbatches
+    if actions > MOST_PLOTTED:
+        raise InputError(f"the plot is made for shapes of up to {MOST_PLOTTED:,} actions")
+    return {"points": points(request)}
+
+
+def helped(asked: Mapping[str, object]) -> Answer:
+    """What would shorten the step of a request."""
+    return {"helps": helps(read_request(asked.get("request")).timeline())}
+
+
+def opened(asked: Mapping[str, object]) -> Answer:
+    """The timeline of a file: one that was written down, or that of a program, proved and timed."""
+    name, text = asked.get("name"), asked.get("text")
+    if not isinstance(name, str) or not isinstance(text, str) or not text.strip():
+        raise InputError("a file has a name and a text")
+    timeline = _timeline(text, name[:80])
+    if len(timeline.program) > MOST_ACTIONS:
+        raise InputError(f"{len(timeline.program):,} actions; the page shows {MOST_ACTIONS:,}")
+    return {"timelines": [view(timeline) | {"helps": helps(timeline)}]}
+
+
+def _timeline(text: str, source: str) -> Timeline:
+    start = text.lstrip()[0]
+    if start == "{":
+        document = from_json(text, source)
+        if isinstance(document, Timeline):
+            return document
+        if not isinstance(document, Program):
+            raise InputError(f"{source}: a program or a timeline can be shown")
+        return _timed(document)
+    if start in "0123456789(,":
+        return _timed(from_torch_csv(text, source))
+    return _timed(from_text(text, source))
+
+
+def _timed(program: Program) -> Timeline:
+    check(program)
+    return simulate(unfolded(program))
+
+
+ANSWERS: dict[str, Callable[[Mapping[str, object]], Answer]] = {
+    "/timelines": timelines,
+    "/plot": plot,
+    "/helps": helped,
+    "/open": opened,
+}

@@ -1,0 +1,39 @@
+// The few things that every part of the page does with elements.
+
+/** An element with properties and children; text is always set as text, never as markup. */
+export function el(name, properties = {}, ...children) {
+  const element = document.createElement(name);
+  for (const [key, value] of Object.entries(properties)) {
+    if (key.startsWith("on")) element.addEventListener(key.slice(2), value);
+    else if (key === "class") element.className = value;
+    else if (key in element && !key.includes("-")) element[key] = value;
+    else element.setAttribute(key, value);
+  }
+  element.append(...children.filter((child) => child !== null && child !== undefined));
+  return element;
+}
+
+export const byId = (id) => document.getElementById(id);
+
+/** A table of cells; the first column heads its rows. */
+export function table(caption, headings, rows) {
+  const cell = (content, index) =>
+    index === 0 ? el("th", { scope: "row" }, content) : el("td", {}, content);
+  const head = headings.map((heading) =>
+    typeof heading === "string"
+      ? el("th", { scope: "col" }, heading)
+      : el("th", { scope: "col", title: heading.title }, heading.text));
+  return el("table", {},
+    el("caption", {}, caption),
+    el("thead", {}, el("tr", {}, ...head)),
+    el("tbody", {}, ...rows.map((cells) => el("tr", {}, ...cells.map(cell)))));
+}
+
+/** Run once, shortly after the last of many calls. */
+export function debounced(wait, run) {
+  let timer = 0;
+  return (...given) => {
+    clearTimeout(timer);
+    timer = setTimeout(() => run(...given), wait);
+  };
+}

@@ -1,0 +1,56 @@
+// The address: what is shown, so that a view can be shared as a link.
+
+import { debounced } from "weft/dom.js";
+import { OPTIONS } from "weft/app.js";
+
+export function watchHash(app) {
+  read(app);
+  const write = debounced(150, () => history.replaceState(null, "", `#${written(app)}`));
+  for (const event of ["view", "select", "timelines"]) app.on(event, write);
+  addEventListener("hashchange", () => read(app));
+}
+
+function written(app) {
+  const words = new URLSearchParams();
+  const { view, options, selection } = app;
+  if (view.from > 0 || view.to < app.extent) {
+    words.set("from", view.from.toPrecision(9));
+    words.set("to", view.to.toPrecision(9));
+  }
+  for (const [name, usual] of Object.entries(OPTIONS)) {
+    if (options[name] !== usual) words.set(name, String(options[name]));
+  }
+  if (app.tab !== "idle") words.set("tab", app.tab);
+  if (app.hidden.size) words.set("show", app.shown().map((timeline) => timeline.key).join(","));
+  if (selection) {
+    const what = selection.gap !== undefined ? `gap${selection.gap}` : selection.action;
+    words.set("at", `${selection.timeline.key}:${what}`);
+  }
+  if (app.requests) words.set("live", JSON.stringify(app.requests));
+  return words;
+}
+
+function read(app) {
+  const words = new URLSearchParams(location.hash.slice(1));
+  for (const [name, usual] of Object.entries(OPTIONS)) {
+    if (words.has(name)) app.options[name] = typeof usual === "boolean" ? words.get(name) === "true" : words.get(name);
+  }
+  if (words.has("show")) {
+    const shown = new Set(words.get("show").split(","));
+    app.hidden = new Set(app.timelines.map((timeline) => timeline.key).filter((key) => !shown.has(key)));
+  }
+  if (words.has("tab")) app.openTab?.(words.get("tab"));
+  app.emit("timelines");
+  const [from, to] = [Number(words.get("from")), Number(words.get("to"))];
+  if (words.has("to") && to > from) app.show(from, to);
+  selectAt(app, words.get("at"));
+}
+
+function selectAt(app, text) {
+  const match = /^(\d+):(gap)?(\d+)$/.exec(text ?? "");
+  const timeline = match && app.timelines.find((one) => one.key === match[1]);
+  if (!timeline) return;
+  const index = Number(match[3]);
+  if (match[2] && index < timeline.idle.start.length) app.select({ timeline, gap: index });
+  else if (!match[2] && index < timeline.count) app.select({ timeline, action: index });
+}

@@ -1,0 +1,136 @@
+"""The live page: a server for one reader on this machine.
+
+It answers only those who call it by its own name, so that no other page can reach it through a
+name that points here; it reads a bounded amount, computes one answer at a time, and executes
+nothing that it is sent.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from socket import AF_INET6
+from threading import Lock
+from urllib.parse import urlsplit
+
+from weft.errors import InputError, WeftError
+from weft.web.answers import ANSWERS, catalogue
+from weft.web.page import assembled
+
+LOOPBACK = ("127.0.0.1", "localhost", "[::1]")  # what a browser may call it
+MOST_BYTES = 64 << 20  # of a question
+PATIENCE = 30.0  # seconds in which a question must be asked
+
+
+class Server(ThreadingHTTPServer):
+    """Listens on a host and a port; port 0 is any that is free."""
+
+    daemon_threads = True
+
+    def __init__(self, host: str = "127.0.0.1", port: int = 0) -> None:
+        if ":" in host:
+            self.address_family = AF_INET6
+        super().__init__((host, port), _Handler)
+        self.host, self.port = host, int(self.server_address[1])
+        self.page = assembled({"timelines": [], "live": {"schedules": catalogue()}}).encode()
+        self.lock = Lock()
+
+    @property
+    def address(self) -> str:
+        """Where a browser finds it."""
+        return f"http://{_bracketed(self.host)}:{self.port}/"
+
+    def knows(self, host: str | None) -> bool:
+        """Whether a name is one of the server's own."""
+        own = _bracketed(self.host)
+        names = LOOPBACK if own in LOOPBACK else (own,)
+        return host in {f"{name}:{self.port}" for name in names}
+
+
+def _bracketed(host: str) -> str:
+    """As an address writes it."""
+    return f"[{host}]" if ":" in host else host
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: Server
+    timeout = PATIENCE
+    protocol_version = "HTTP/1.1"
+    server_version, sys_version = "weft", ""
+
+    def do_GET(self) -> None:
+        if not self._is_welcome():
+            return
+        if self.path in ("/", "/index.html"):
+            self._send(HTTPStatus.OK, self.server.page, "text/html; charset=utf-8")
+        else:
+            self._refuse(HTTPStatus.NOT_FOUND, "there is nothing here but the page itself: /")
+
+    def do_POST(self) -> None:
+        if not self._is_welcome():
+            return
+        answer = ANSWERS.get(self.path)
+        if answer is None:
+            self._refuse(HTTPStatus.NOT_FOUND, "no such question")
+            return
+        try:
+            asked = self._asked()
+            with self.server.lock:
+                content = json.dumps(answer(asked), allow_nan=False).encode()
+        except WeftError as error:
+            self._refuse(HTTPStatus.UNPROCESSABLE_ENTITY, str(error))
+            return
+        self._send(HTTPStatus.OK, content, "application/json")
+
+    def _is_welcome(self) -> bool:
+        """Whether it was called by its own name, and by its own page if by any."""
+        origin = self.headers.get("Origin")
+        is_known = self.server.knows(self.headers.get("Host"))
+        if is_known and (origin is None or self.server.knows(urlsplit(origin).netloc)):
+            return True
+        self._refuse(HTTPStatus.FORBIDDEN, "this server answers its own page only")
+        return False
+
+    def _asked(self) -> Mapping[str, object]:
+        """The question; what another page can send without asking first is refused."""
+        if self.headers.get_content_type() != "application/json":
+            raise self._unread("questions are JSON")
+        length = self.headers.get("Content-Length", "")
+        if not length.isascii() or not length.isdigit():
+            raise self._unread("the question has no length")
+        if int(length) > MOST_BYTES:
+            raise self._unread(f"longer than the {MOST_BYTES >> 20} MiB that are read")
+        try:
+            asked = json.loads(self.rfile.read(int(length)))
+        except (ValueError, RecursionError):
+            raise InputError("the question is no JSON") from None
+        if not isinstance(asked, dict):
+            raise InputError("a question is an object")
+        return asked
+
+    def _unread(self, reason: str) -> InputError:
+        """What was sent stays unread, so the connection cannot be used again."""
+        self.close_connection = True
+        return InputError(reason)
+
+    def _refuse(self, status: HTTPStatus, reason: str) -> None:
+        if self.command == "POST" and status is not HTTPStatus.UNPROCESSABLE_ENTITY:
+            self.close_connection = True
+        self._send(status, json.dumps({"refused": reason}).encode(), "application/json")
+
+    def _send(self, status: HTTPStatus, content: bytes, kind: str) -> None:
+        self.send_response(status)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(content)))
+        self.send_header("Cache-Control", "no-store")
+        self.send_header("X-Content-Type-Options", "nosniff")
+        self.send_header("X-Frame-Options", "DENY")
+        if self.close_connection:
+            self.send_header("Connection", "close")
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Say nothing: the reader has a page to look at."""

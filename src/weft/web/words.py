@@ -1,0 +1,56 @@
+"""Words and colours: how the page names and paints what it shows, as every other picture does."""
+
+from __future__ import annotations
+
+from weft.draw.legend import PART_WORDS, WORDS
+from weft.draw.marks import LETTERS, Mark
+from weft.draw.palette import HATCHED, PALETTES, TINTS, Palette, colour
+from weft.ir.kinds import Kind, Part
+from weft.notation.tokens import FORMS
+
+MEANINGS = {
+    "warm-up": "nothing has reached the device yet",
+    "host": "the device's host works between two actions",
+    "value": "another device has not computed what comes next",
+    "wire": "it is computed and on its way",
+    "memory": "something else is ready and would not fit",
+    "order": "something else is ready, but the program runs another first",
+    "optimizer": "the weights are being updated",
+    "cool-down": "all its work is done, the step is not",
+}
+
+
+def words() -> dict[str, object]:
+    """Kinds, parts, causes and palettes, as JSON takes them."""
+    return {
+        "kinds": [_kind(kind) for kind in Kind],
+        "parts": [{"word": PART_WORDS[part], "letter": part.name[0]} for part in Part],
+        "moved": [Part.DISPATCH, Part.COMBINE],
+        "causes": MEANINGS,
+        "palettes": {name: _colours(palette) for name, palette in PALETTES.items()},
+    }
+
+
+def _kind(kind: Kind) -> dict[str, object]:
+    prefix, letter = FORMS[kind]
+    return {
+        "name": kind.name,
+        "word": WORDS.get(kind, kind.name.lower().replace("_", " ")),
+        "letter": LETTERS.get(kind) or letter or "×",
+        "prefix": prefix,
+        "token": letter,
+        "is_hatched": kind in HATCHED,
+    }
+
+
+def _colours(palette: Palette) -> dict[str, object]:
+    """For each kind and each of a device's stages, that of even and of odd microbatches."""
+    places = range(len(TINTS))
+    return {
+        "kinds": [[_pair(Mark(kind, place=place), palette) for place in places] for kind in Kind],
+        "moved": _pair(Mark(Kind.F, part=Part.DISPATCH), palette),
+    }
+
+
+def _pair(mark: Mark, palette: Palette) -> list[str]:
+    return [colour(mark._replace(microbatch=number), palette).code for number in (0, 1)]

@@ -1,0 +1,289 @@
+"""The live server: whom it answers, what it refuses, and what it computes."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from http.client import HTTPConnection
+from threading import Thread
+from typing import Any
+
+import pytest
+
+from tests.cli.running import refused, weft
+from weft.notation import to_json, to_text, to_torch_csv
+from weft.schedules import one_f_one_b
+from weft.simulate import simulate
+from weft.web.requests import MOST_ACTIONS
+from weft.web.server import Server
+
+Answer = tuple[int, Any]
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    with Server() as running:
+        Thread(target=running.serve_forever, daemon=True).start()
+        yield running
+        running.shutdown()
+
+
+def ask(
+    server: Server, method: str, path: str, body: bytes = b"", **headers: str
+) -> tuple[int, bytes]:
+    connection = HTTPConnection("127.0.0.1", server.port, timeout=20)
+    connection.putrequest(method, path, skip_host=True)
+    given = {"Host": f"127.0.0.1:{server.port}", "Content_Length": str(len(body)), **headers}
+    for name, value in given.items():
+        connection.putheader(name.replace("_", "-"), value)
+    connection.endheaders(body)
+    response = connection.getresponse()
+    content = response.read()
+    connection.close()
+    return response.status, content
+
+
+def post(server: Server, path: str, question: object, **headers: str) -> Answer:
+    body = json.dumps(question).encode()
+    status, content = ask(
+        server, "POST", path, body, **{"Content_Type": "application/json", **headers}
+    )
+    return status, json.loads(content)
+
+
+def request(**changes: object) -> dict[str, object]:
+    return {"schedule": "1f1b", "devices": 4, "microbatches": 8, "stages_per_device": 1} | changes
+
+
+def answer(server: Server, **changes: object) -> Any:
+    status, content = post(server, "/timelines", {"requests": [request(**changes)]})
+    assert status == 200
+    return content["answers"][0]
+
+
+# whom it answers
+
+
+def test_the_page_is_served(server: Server) -> None:
+    status, content = ask(server, "GET", "/")
+    assert status == 200
+    assert b'"live":' in content
+    assert b"connect-src 'self'" in content
+
+
+def test_it_listens_on_loopback(server: Server) -> None:
+    assert server.server_address[0] == "127.0.0.1"
+
+
+@pytest.mark.parametrize("host", ["evil.example", "evil.example:80", "127.0.0.1", "", "[::1]"])
+def test_only_by_its_own_name(server: Server, host: str) -> None:
+    assert ask(server, "GET", "/", Host=host)[0] == 403
+    assert post(server, "/timelines", {"requests": [request()]}, Host=host)[0] == 403
+
+
+def test_localhost_is_its_name_too(server: Server) -> None:
+    assert ask(server, "GET", "/", Host=f"localhost:{server.port}")[0] == 200
+
+
+def test_no_other_page_may_ask(server: Server) -> None:
+    question = {"requests": [request()]}
+    assert post(server, "/timelines", question, Origin="http://evil.example")[0] == 403
+    assert post(server, "/timelines", question, Content_Type="text/plain")[0] == 422
+    assert post(server, "/timelines", question, Origin=server.address.rstrip("/"))[0] == 200
+
+
+@pytest.mark.parametrize("path", ["/etc/passwd", "/../server.py", "/app.js", "/?x"])
+def test_there_is_nothing_else(server: Server, path: str) -> None:
+    assert ask(server, "GET", path)[0] == 404
+    assert post(server, path, {})[0] == 404
+
+
+# what it refuses
+
+
+def test_too_long_a_question(server: Server) -> None:
+    status, content = ask(
+        server,
+        "POST",
+        "/open",
+        Content_Type="application/json",
+        Content_Length=str(1 << 40),
+    )
+    assert status == 422
+    assert b"MiB" in content
+
+
+@pytest.mark.parametrize("length", ["-1", "many", "1e3", ""])
+def test_a_length_that_is_none(server: Server, length: str) -> None:
+    status, _ = ask(server, "POST", "/open", Content_Type="application/json", Content_Length=length)
+    assert status == 422
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b"[]", b"3", b"\xff", b"[" * 100_000])
+def test_questions_that_are_no_objects(server: Server, body: bytes) -> None:
+    status, content = ask(server, "POST", "/timelines", body, Content_Type="application/json")
+    assert status == 422
+    assert json.loads(content)["refused"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"devices": 10**9}, "devices: a whole number from 1 to"),
+        ({"devices": 0}, "devices: a whole number from 1 to"),
+        ({"devices": True}, "devices: a whole number from 1 to"),
+        ({"devices": "4"}, "devices: a whole number from 1 to"),
+        ({"microbatches": 2.5}, "microbatches: a whole number"),
+        ({"forward": -1}, "forward: a number from 0"),
+        ({"forward": "1"}, "forward: a number from 0"),
+        ({"latency": 1e300}, "latency: a number from 0"),
+        ({"schedule": "1f2b"}, "Did you mean 1f1b?"),
+        ({"schedule": ["1f1b"]}, "schedule is a short text"),
+        ({"devices": 256, "microbatches": 4096}, f"the page shows {MOST_ACTIONS:,}"),
+    ],
+)
+def test_what_makes_no_sense_is_told(
+    server: Server, changes: dict[str, object], reason: str
+) -> None:
+    assert reason in answer(server, **changes)["refused"]
+
+
+@pytest.mark.parametrize(
+    "question", [{}, {"requests": []}, {"requests": [1] * 99}, {"requests": 1}]
+)
+def test_no_requests_or_too_many(server: Server, question: object) -> None:
+    status, content = post(server, "/timelines", question)
+    assert status == 422
+    assert "requests are answered at once" in content["refused"]
+
+
+def test_a_shape_that_is_refused_says_why_and_what_works(server: Server) -> None:
+    refusal = answer(server, schedule="dualpipe", devices=3, microbatches=8)
+    assert refusal["refused"] == "dualpipe needs an even number of devices."
+    assert refusal["nearest"]["devices"] == 4
+    mended = answer(server, schedule="dualpipe", **refusal["nearest"])
+    assert "timeline" in mended
+
+
+def test_an_answer_may_hold_both(server: Server) -> None:
+    asked = {"requests": [request(), request(schedule="chimera", devices=3)]}
+    _, content = post(server, "/timelines", asked)
+    assert "timeline" in content["answers"][0]
+    assert "refused" in content["answers"][1]
+
+
+# what it computes
+
+
+def test_a_timeline_is_that_of_the_engine(server: Server) -> None:
+    shown = answer(server)["timeline"]
+    assert shown["makespan"] == simulate(one_f_one_b(devices=4, microbatches=8)).makespan
+
+
+def test_links_and_memory_count(server: Server) -> None:
+    plain = answer(server)["timeline"]["makespan"]
+    assert answer(server, latency=0.5)["timeline"]["makespan"] > plain
+    assert answer(server, bandwidth=2)["timeline"]["makespan"] > plain
+    assert answer(server, capacity=3)["timeline"]["memory"]["capacity"] == 3
+    assert answer(server)["timeline"]["memory"]["capacity"] is None
+
+
+@pytest.mark.parametrize("name", ["1f1b", "kimi-k2", "pipedream"])
+def test_streams(server: Server, name: str) -> None:
+    stages = 2 if name == "kimi-k2" else 1
+    shown = answer(server, schedule=name, stages_per_device=stages, streams=True)["timeline"]
+    assert {lane["row"] for lane in shown["lanes"]} == {"compute", "comm", "copy"}
+
+
+def test_the_plot_has_a_point_for_each_variant(server: Server) -> None:
+    status, content = post(server, "/plot", {"request": request(schedule="chimera")})
+    assert status == 200
+    assert [point["name"] for point in content["points"]] == [
+        "chimera",
+        "chimera (doubling)",
+        "chimera (halving)",
+    ]
+    _, content = post(server, "/plot", {"request": request(schedule="dualpipe", devices=3)})
+    assert "needs an even number of devices" in content["points"][0]["refused"]
+
+
+def test_what_would_help(server: Server) -> None:
+    _, content = post(server, "/helps", {"request": request()})
+    assert {help["stage"] for help in content["helps"]} <= set(range(4))
+
+
+PROGRAM = one_f_one_b(devices=2, microbatches=4)
+FILES = {
+    "program.json": to_json(PROGRAM),
+    "program.txt": to_text(PROGRAM),
+    "table.csv": to_torch_csv(PROGRAM),
+    "timeline.json": to_json(simulate(PROGRAM)),
+}
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_files_are_opened(server: Server, name: str) -> None:
+    status, content = post(server, "/open", {"name": name, "text": FILES[name]})
+    assert status == 200
+    assert content["timelines"][0]["makespan"] == simulate(PROGRAM).makespan
+
+
+BROKEN = to_text(PROGRAM).replace("0F1 ", "")
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("", "a name and a text"),
+        ("{", "x.json"),
+        ('{"format": "weft.cost"}', "x.json"),
+        ("import os; os.abort()", "x.json"),
+        (BROKEN, "0F1"),
+        ("\0\0\0", "x.json"),
+    ],
+)
+def test_bad_files_are_refused_with_a_reason(server: Server, text: str, reason: str) -> None:
+    status, content = post(server, "/open", {"name": "x.json", "text": text})
+    assert status == 422
+    assert reason in content["refused"]
+
+
+# the command
+
+
+def test_serve_ends_with_an_interrupt() -> None:
+    command = [sys.executable, "-m", "weft", "serve", "--port", "0", "--no-open"]
+    running = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert running.stdout is not None
+    line = running.stdout.readline()
+    assert line.startswith("The page is at http://127.0.0.1:")
+    running.send_signal(signal.SIGINT)
+    _, told = running.communicate(timeout=20)
+    assert running.returncode == 0
+    assert told == ""
+
+
+def test_others_see_it_only_where_that_is_meant() -> None:
+    refused(weft("serve", "--host", "192.0.2.1", "--no-open"), "add --allow-others")
+    refused(weft("serve", "--host", "0.0.0.0", "--allow-others"), "name the one address")
+    refused(weft("serve", "--host", "example.org"), "an address like 127.0.0.1")
+
+
+def test_a_port_that_is_taken(server: Server) -> None:
+    refused(weft("serve", "--port", str(server.port), "--no-open"), "Try --port 0")
+
+
+def test_ipv6(server: Server) -> None:
+    if not socket.has_ipv6:
+        pytest.skip("this machine has no IPv6")
+    try:
+        other = Server("::1")
+    except OSError:
+        pytest.skip("this machine has no loopback of IPv6")
+    with other:
+        assert other.address == f"http://[::1]:{other.port}/"
+        assert other.knows(f"[::1]:{other.port}")

@@ -77,10 +77,10 @@ def command(
       $ torchrun --nproc-per-node 4 -m weft train --schedule 1f1b
 
     Every rank first times its own stages while all others do, unless `weft profile` has done so
-    (--cost); from that the step is predicted, then measured. Prints
-    both and writes a run folder: program.txt, timelines measured and predicted (as JSON and for
-    ui.perfetto.dev), metrics.jsonl with a line for each step, the same as events for TensorBoard
-    where that is installed, summary.json, settings.toml.
+    (--cost); from that the step is predicted, then measured. Prints both and writes a run folder:
+    page.html with measured over predicted, both timelines as JSON and for ui.perfetto.dev,
+    metrics.jsonl with a line for each step, the same as events for TensorBoard where that is
+    installed, program.txt, summary.json, settings.toml.
 
     The file of --config has a line for each option, like learning-rate = 0.003 or
     schedule = "zbv"; the command line wins over it. settings.toml is such a file, with all that
@@ -158,8 +158,10 @@ def _watch(tell: Callable[[float, str], None], steps: int, metrics: Metrics) -> 
 def _write(folder: Path, outcome: Outcome, config: str) -> None:
     """The run folder; what it lacks is told."""
     from weft.train import can_write_events, write_run
+    from weft.web import page
 
-    write_run(folder, outcome, {"settings.toml": config})
+    shown = page([outcome.predicted, outcome.measured], ["predicted", "measured"])
+    write_run(folder, outcome, {"settings.toml": config, "page.html": shown})
     if not can_write_events():
         told = "weft: no events for TensorBoard, as its package is not installed; to have them:"
         click.echo(f"{told} pip install 'weft[tensorboard]'", err=True)
@@ -203,4 +205,4 @@ def _report(outcome: Outcome, folder: Path | None) -> Iterator[RenderableType]:
         yield f"Here {devices} devices share {cores} cores; stages were timed with all at work."
     if folder is not None:
         yield ""
-        yield f"Written to {folder}; open its *.perfetto.json in ui.perfetto.dev."
+        yield f"Written to {folder}; open its page.html in a browser."

@@ -7,6 +7,7 @@ metrics.jsonl                                        a line for each step
 events.out.tfevents.*                                the same for TensorBoard, if installed
 summary.json                                         what --json prints
 settings.toml                                        what --config takes, from `weft train`
+page.html                                            measured over predicted, from `weft train`
 """
 
 from __future__ import annotations

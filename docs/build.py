@@ -153,10 +153,12 @@ def _claims(schedule: Schedule) -> Iterator[str]:
         f"| peak of devices 0 to {DEVICES - 1} | {_text(claims.peak_formula)} |"
         f" {_numbers(peaks)} | {_numbers(timeline.peak_activations)} |"
     )
-    run_of = f", in a run of {UPDATES} updates" if schedule.is_asynchronous else ""
+    run_of, counts = "", "N that of microbatches"
+    if schedule.is_asynchronous:
+        run_of, counts = f", in a run of {UPDATES} updates", "n that of microbatches of an update"
     yield (
         f"\n*Here* is the shape of the picture, at F = I = W = 1 and no lag{run_of}. D is the"
-        " number of devices, N that of microbatches, K that of stages on a device, d a device.\n"
+        f" number of devices, {counts}, K that of stages on a device, d a device.\n"
     )
 
 

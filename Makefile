@@ -35,7 +35,7 @@ check: site ## run the linters and build the site, without the tests
 	$(BIN)/lint-imports --no-logo
 
 site: $(VENV)/.all ## build the documentation into site/
-	$(BIN)/mkdocs build --quiet
+	$(BIN)/mkdocs build --strict
 
 clean: ## remove the virtual environment, caches and build outputs
 	rm -rf $(VENV) build dist runs site .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache

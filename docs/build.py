@@ -26,7 +26,9 @@ from weft.schedules import REGISTRY, Schedule, Shape
 from weft.simulate import simulate
 
 DEVICES, MICROBATCHES, LOOPS, UPDATES = 4, 8, 2, 2
+WIDTH = 840  # pixels of a picture, as many as the column has
 COMMAND = re.compile(r"^<!-- \$ (weft .+) -->$", re.MULTILINE)
+ARXIV = re.compile(r"arXiv (\d{4}\.\d{4,5})")
 MEASURES = {"wall": "from first start to last end", "span": "longest span of one device"}
 
 
@@ -81,8 +83,8 @@ def picture(command: str) -> str:
 
 def picture_path(command: str) -> str:
     """Where the site keeps the picture of a command."""
-    words = command.removeprefix("weft draw ").replace("--", "-").split()
-    return f"pictures/{'-'.join(word.strip('-') for word in words)}.svg"
+    words = re.findall(r"[\w.]+", command.removeprefix("weft draw "))
+    return f"pictures/{'-'.join(words)}.svg"
 
 
 # the gallery
@@ -115,13 +117,14 @@ def _index() -> Iterator[str]:
     )
     for schedule in REGISTRY:
         yield f"## [{schedule.name}]({schedule.name}.md)\n\nIn short: {_text(schedule.summary)}.\n"
-        yield f"<!-- $ {_command(schedule)} -->\n"
+        yield f"<!-- $ {_command(schedule)} --size {WIDTH} -->\n"
 
 
 def _page(schedule: Schedule) -> Iterator[str]:
     yield f"# {schedule.name}\n\nIn short: {_text(schedule.summary)}.\n"
-    yield f"<!-- $ {_command(schedule)} -->\n"
-    yield f"Paper: {_text(schedule.paper)}.\n"
+    yield f"<!-- $ {_command(schedule)} --size {WIDTH} -->\n"
+    paper = ARXIV.sub(r"[\g<0>](https://arxiv.org/abs/\1)", _text(schedule.paper))
+    yield f"Paper: {paper}.\n"
     yield "## What it claims\n"
     yield from _claims(schedule)
     yield "## What it takes\n"

@@ -8,7 +8,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input install -qq -
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test check clean
+.PHONY: help demo test check site clean
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-6s %s\n", $$1, $$2 }' Makefile
@@ -25,17 +25,20 @@ demo: $(VENV)/.torch ## train a small GPT on four processes, then compare the sc
 	@printf '\n%s\n\n' 'ZB-V: the backward split into I and W, so that W fills the bubbles:'
 	@$(BIN)/weft draw zbv -d 4 -n 8
 
-test: check ## install, run the linters, run the tests
+test: check ## install, run the linters, build the site, run the tests
 	$(BIN)/pytest -q -n auto
 
-check: $(VENV)/.all ## run the linters alone
+check: site ## run the linters and build the site, without the tests
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
 
+site: $(VENV)/.all ## build the documentation into site/
+	$(BIN)/mkdocs build --strict
+
 clean: ## remove the virtual environment, caches and build outputs
-	rm -rf $(VENV) build dist runs .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) build dist runs site .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # With torch, enough for `make demo`; and everything, the tools included.

@@ -29,9 +29,18 @@ def _run(code: str) -> dict[str, Any]:
 
 
 def test_the_readmes_picture_is_drawn() -> None:
-    command, _, picture = _blocks(README, "console")[0].partition("\n")
+    command, _, picture = _blocks(README, "console")[1].partition("\n")
     words = command.removeprefix("$ weft ").split()
     assert weft(*words, "--width", "104").stdout == picture
+
+
+def test_the_readmes_first_screen_has_picture_commands_and_schedules(tmp_path: Path) -> None:
+    """The picture is as it is drawn now; the table comes before all other sections."""
+    assert README.index("docs/1f1b.svg") < README.index("$ make demo") < README.index("## ")
+    assert re.findall(r"^## (.*)", README, re.MULTILINE)[0] == "The schedules"
+    drawn = tmp_path / "1f1b.svg"
+    assert weft("draw", "1f1b", "-d", "4", "-n", "8", "-o", str(drawn)).exit_code == 0
+    assert drawn.read_text() == (ROOT / "docs" / "1f1b.svg").read_text()
 
 
 def test_the_readmes_python_runs() -> None:

@@ -66,8 +66,9 @@ def run(
 ) -> list[Any]:
     """What the function gives on every rank; an error that it does not catch is one of the test.
 
-    A rank that is killed gives `Ended`. `enter` is called first with the rank, and may tell a
-    place to meet other than a file.
+    It should give plain values: tensors would be shared with a process that has ended. A rank that
+    is killed gives `Ended`. `enter` is called first with the rank, and may tell a place to meet
+    other than a file.
     """
     found = outcomes(ranks, function, *args, enter=enter)
     failed = [f"rank {rank}: {one.text}" for rank, one in enumerate(found) if type(one) is Failed]

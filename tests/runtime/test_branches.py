@@ -7,11 +7,13 @@ import torch
 from torch import Tensor, nn
 
 from tests.runtime.exactness import differences
-from tests.runtime.models import WIDTH, batches
+from tests.runtime.models import WIDTH, batches, squared
 from tests.runtime.ranks import run
+from weft.errors import InputError
 from weft.ir.graph import Backward, Graph, Stage
 from weft.ir.placement import Placement
 from weft.ir.program import Program
+from weft.runtime import Pipeline
 from weft.schedules import REGISTRY, Shape
 
 LEARNING, FROZEN, CUT = Stage(), Stage(backward=Backward.INPUT), Stage(backward=Backward.NONE)
@@ -72,3 +74,11 @@ def test_branches_are_exact() -> None:
 @pytest.mark.parametrize("transport", ["shared", "gloo"])
 def test_branches_on_ranks(transport: str) -> None:
     assert run(2, differences_by_graph, transport) == [{}] * 2
+
+
+def test_a_stage_that_reads_the_whole_batch_is_refused() -> None:
+    """Microbatch by microbatch it would be another loss."""
+    graph = Graph((LEARNING, Stage(is_whole_batch=True)), ((0, 1),))
+    program = REGISTRY["gpipe"].program(Shape.of_graph(graph, microbatches=4))
+    with pytest.raises(InputError, match="reads the whole batch at once"):
+        Pipeline(modules(graph), program, loss=squared)

@@ -44,6 +44,11 @@ def check_fit(stages: Sequence[nn.Module], program: Program) -> int:
         raise InputError(f"{program.name} does not flush; asynchronous runs come later")
     if np.isin(program.actions.kind, (Kind.OFFLOAD, Kind.ONLOAD)).any():
         raise InputError(f"{program.name} offloads, which the runtime does not do yet")
+    if any(stage.is_whole_batch for stage in program.graph.stages):
+        raise InputError(
+            f"{program.name} has a stage that reads the whole batch at once, which the runtime"
+            f" does not do yet: it runs one microbatch after the other"
+        )
     if len(stages) != program.stages:
         raise InputError(f"{len(stages)} modules for the {program.stages} stages of {program.name}")
     if len([s for s in program.graph.successors if not s]) != 1:

@@ -155,5 +155,5 @@ def test_shapes_that_always_change_fill_no_memory() -> None:
         rounds(3 * KEPT, KEPT - 1, (one, other))
         blocks = [*one._free[1, PAGE], *one._used[1], *other._seen.values()]
         assert max(len(block.views) for block in blocks) <= KEPT
-        assert max(len(block.told) for block in blocks) <= KEPT
+        assert max(len(block.packed) for block in blocks) <= KEPT
         assert len(other._known) <= KNOWN

@@ -47,6 +47,11 @@ class Record(IntEnum):
     HEADER = 8  # the form of a message that comes otherwise
 
 
+def framed(record: Record, content: bytes = b"") -> bytes:
+    """A record as it travels."""
+    return FRAME.pack(record, len(content)) + content
+
+
 class Mesh:
     """This rank's sockets to all others, and those for open files where they share a host.
 
@@ -86,7 +91,10 @@ class Mesh:
 
     def tell(self, other: int, record: Record, content: bytes = b"") -> None:
         """Send a record; what the socket does not take at once leaves with the next `pump`."""
-        frame = FRAME.pack(record, len(content)) + content
+        self.post(other, framed(record, content))
+
+    def post(self, other: int, frame: bytes) -> None:
+        """The same with a record that is `framed` already."""
         if self._unsent[other]:
             self._unsent[other] += frame
         else:
@@ -124,7 +132,7 @@ class Mesh:
         if self._failure is not None:
             return
         self._failure = text
-        frame = FRAME.pack(Record.FAILED, len(text.encode())) + text.encode()
+        frame = framed(Record.FAILED, text.encode())
         for other, peer in self._peers.items():
             with suppress(OSError):  # gone already
                 peer.settimeout(SLICE)
@@ -264,5 +272,5 @@ def _leave(peers: Mapping[int, socket.socket], unsent: Mapping[int, bytearray]) 
     for other, peer in peers.items():
         with suppress(OSError):  # it has left before
             peer.settimeout(SLICE)
-            peer.sendall(bytes(unsent[other]) + FRAME.pack(Record.LEFT, 0))
+            peer.sendall(bytes(unsent[other]) + framed(Record.LEFT))
         peer.close()

@@ -22,7 +22,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from weft.runtime.mesh import Mesh, Record
+from weft.runtime.mesh import Mesh, Record, framed
 from weft.runtime.message import (
     NAME,
     Form,
@@ -61,10 +61,10 @@ class Parcel:
     places: Sequence[int]
     free: list[Block]  # of that room, and the same receiver
 
-    def told(self, block: Block, is_new: bool) -> bytes:
+    def frame(self, block: Block, *, is_new: bool) -> bytes:
         """What the receiver hears of it."""
         head = HEAD.pack(block.number, block.size, is_new)
-        return named(self.message) + head + written(self.layout)
+        return framed(Record.DATA, named(self.message) + head + written(self.layout))
 
 
 @dataclass(eq=False, slots=True)
@@ -76,8 +76,8 @@ class Block:
     file: int
     content: Tensor
     is_given: bool = False  # whether the receiver has its file
-    views: dict[Layout, list[Tensor | None]] = field(default_factory=dict)
-    told: dict[Parcel, bytes] = field(default_factory=dict)
+    views: dict[Layout, Values] = field(default_factory=dict)
+    packed: dict[Parcel, tuple[bytes, Values]] = field(default_factory=dict)  # told, and where
 
     @classmethod
     def made(cls, number: int, size: int) -> Block:
@@ -94,7 +94,7 @@ class Block:
         finally:
             os.close(file)
 
-    def values(self, layout: Layout) -> list[Tensor | None]:
+    def values(self, layout: Layout) -> Values:
         """The tensors of that layout."""
         found = self.views.get(layout)
         if found is None:
@@ -138,15 +138,13 @@ class Shared:
             if len(used) >= window:
                 self._make_room(route)
             block = last.free.pop() if last.free else self._block(last.room)
-            for view, value in zip(block.values(layout), values, strict=True):
+            packed = block.packed.get(last)
+            frame, views = packed if packed is not None else self._packed(destination, block, last)
+            for view, value in zip(views, values, strict=True):
                 if view is not None and value is not None:
                     view.copy_(value)
             used.append(block)
-            told = block.told.get(last)
-            if told is not None:
-                mesh.tell(destination, Record.DATA, told)
-            else:
-                self._introduce(destination, block, last)
+            mesh.post(destination, frame)
 
         return send
 
@@ -181,14 +179,16 @@ class Shared:
         self._blocks += 1
         return Block.made(self._blocks, room)
 
-    def _introduce(self, destination: int, block: Block, parcel: Parcel) -> None:
-        """Tell of a parcel in this block for the first time, with the block's file if it is new."""
-        is_new, block.is_given = not block.is_given, True
-        if is_new:
-            self._mesh.give(destination, block.file)
-            os.close(block.file)
-        self._mesh.tell(destination, Record.DATA, parcel.told(block, is_new=is_new))
-        _keep(block.told, KEPT, parcel, parcel.told(block, is_new=False))
+    def _packed(self, destination: int, block: Block, parcel: Parcel) -> tuple[bytes, Values]:
+        """What to tell of a parcel in this block, and where it goes; a new one is given away."""
+        views = block.values(parcel.layout)
+        _keep(block.packed, KEPT, parcel, (parcel.frame(block, is_new=False), views))
+        if block.is_given:
+            return block.packed[parcel]
+        self._mesh.give(destination, block.file)
+        os.close(block.file)
+        block.is_given = True
+        return parcel.frame(block, is_new=True), views
 
     def _make_room(self, route: Route) -> None:
         """Wait for credit; what arrives meanwhile is taken, so that no two ranks lock up."""

@@ -83,7 +83,7 @@ def whole(setting: Setting, work: Work) -> Contender:
 def row(arguments: argparse.Namespace, setting: Setting, watch: Watch) -> Row:
     by_rank = run(job, setting, arguments, watch)
     one, *steps = (step_seconds(by_rank, name) for name in ("whole", "torch", "weft"))
-    seconds = split_for_free(stage_seconds(by_rank))
+    seconds = stage_seconds(by_rank)
     bound = partial(speed_up, ideal(setting.program), setting.microbatches)
     facts = {"one process ms": median(one), "bound": estimate(bound, seconds)}
     for name, taken in zip(("torch", "weft"), steps, strict=True):
@@ -98,13 +98,6 @@ def speed_up(least: Callable[[Samples], Any], microbatches: int, seconds: Sample
     """The work of all stages over the time that the schedule needs for it."""
     forward, backward, *_ = np.moveaxis(seconds, -1, 0)
     return microbatches * (forward + backward).sum(-1) / least(seconds)
-
-
-def split_for_free(seconds: Samples) -> Samples:
-    """W as what I leaves of B; asked for by itself, it would compute much of I again."""
-    seconds = seconds.copy()
-    seconds[..., 3] = (seconds[..., 1] - seconds[..., 2]).clip(0)
-    return seconds
 
 
 if __name__ == "__main__":

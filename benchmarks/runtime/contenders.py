@@ -5,6 +5,7 @@ Everything here happens in a rank. Knows a row's setting; knows no table and no 
 
 from __future__ import annotations
 
+import copy
 import inspect
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -21,6 +22,8 @@ from torch.distributed.pipelining import PipelineStage, schedules
 import weft
 from weft.ir.earliest import earliest
 from weft.ir.program import Program
+from weft.runtime.randomness import Draw
+from weft.runtime.stage import Stage
 from weft.schedules import REGISTRY, Shape
 
 Samples = NDArray[np.float64]
@@ -205,7 +208,10 @@ def alone(setting: Setting, work: Work) -> Turn:
     for _, stage in program.placement.held[dist.get_rank()]:
         is_last = stage == program.stages - 1
         module = Ending(work.stage(stage), work, target) if is_last else work.stage(stage)
-        held[stage] = partial(_called, module, value.clone().requires_grad_(stage > 0))
+        split = Stage(
+            copy.deepcopy(module), Draw(), is_first=not stage, is_split=True, is_recomputed=False
+        )
+        held[stage] = partial(_called, module, split, value.clone().requires_grad_(stage > 0))
 
     def turn() -> dict[int, Samples]:
         dist.barrier()
@@ -216,18 +222,21 @@ def alone(setting: Setting, work: Work) -> Turn:
     return turn
 
 
-def _called(module: nn.Module, value: Tensor) -> list[float]:
-    """Seconds of F, B, I and W. The first stage's input needs no gradient, so it has no I."""
+def _called(module: nn.Module, stage: Stage, value: Tensor) -> list[float]:
+    """Seconds of F and B by plain autograd, and of I and W by a stage of Weft.
+
+    The first stage's input needs no gradient, so it has no I.
+    """
     forward, out = _seconds(lambda: module(value))
     gradient = torch.ones_like(out)
     backward, _ = _seconds(lambda: out.backward(gradient))
-    module.zero_grad(set_to_none=True)
     value.grad = None
-    parts = []
-    for wanted in ([value] if value.requires_grad else [], list(module.parameters())):
-        ask = partial(torch.autograd.grad, module(value), wanted, gradient)
-        parts.append(_seconds(ask)[0] if wanted else 0.0)
-    return [forward, backward, *parts]
+    stage.forward(0, [value])
+    input_grad, _ = _seconds(lambda: stage.input_grad(0, [gradient]))
+    weight_grad, _ = _seconds(lambda: stage.weight_grad(0))
+    module.zero_grad(set_to_none=True)
+    stage.module.zero_grad(set_to_none=True)
+    return [forward, backward, input_grad, weight_grad]
 
 
 def _seconds(call: Callable[[], Any]) -> tuple[float, Any]:

@@ -12,7 +12,7 @@ from torch import Tensor
 from weft.errors import InputError
 
 Microbatch: TypeAlias = Tensor | tuple[Tensor, ...]
-Data: TypeAlias = Microbatch | list[Microbatch]
+Data: TypeAlias = Microbatch | list[Tensor] | list[tuple[Tensor, ...]] | list[Microbatch]
 
 
 def cut(data: Data, microbatches: int, name: str) -> list[tuple[Tensor, ...]]:

@@ -90,7 +90,7 @@ class Pipeline:
         untie(stages, ties)
         self._dtype, self._device = kind_of(stages)
         self._world: World = (
-            Ranks(program, depth=depth, carrier=transport, device=self._device)
+            Ranks(program, depth=depth, carrier=transport, device=self._device, ties=ties)
             if dist.is_available() and dist.is_initialized()
             else Alone(program)
         )

@@ -14,6 +14,7 @@ import secrets
 import socket
 import struct
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -25,6 +26,7 @@ from weft.errors import RankError
 from weft.runtime.mesh import Mesh
 
 PATIENCE = 60.0  # seconds to find each other
+HELLO_PATIENCE = 5.0  # seconds for whoever connects to say who it is
 LOOPBACK = "127.0.0.1"
 HELLO = struct.Struct("<II")  # rank and lane, after the token
 RECORDS, FILES = 0, 1  # lanes: what a connection carries
@@ -166,8 +168,10 @@ def _accepted(listener: socket.socket, token: str) -> tuple[int, int, socket.soc
             peer, _ = listener.accept()
         except TimeoutError as error:
             raise RankError(f"not every device came within {PATIENCE:g} s") from error
-        peer.settimeout(PATIENCE)
-        hello = peer.recv(len(token) + HELLO.size, socket.MSG_WAITALL)
+        peer.settimeout(HELLO_PATIENCE)
+        hello = b""
+        with suppress(OSError):
+            hello = peer.recv(len(token) + HELLO.size, socket.MSG_WAITALL)
         if secrets.compare_digest(hello[: len(token)], token.encode()):
             if peer.family == socket.AF_INET:
                 peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

@@ -20,6 +20,7 @@ from weft.runtime.clock import lag
 from weft.runtime.ledger import Ledger
 from weft.runtime.mesh import Mesh
 from weft.runtime.rendezvous import meet
+from weft.runtime.ties import End
 from weft.runtime.transport import Transport
 from weft.runtime.transport.grouped import Grouped, gloo_groups, nccl_groups
 from weft.runtime.transport.loopback import Loopback
@@ -81,7 +82,13 @@ class Ranks:
     """
 
     def __init__(
-        self, program: Program, *, depth: int, carrier: Carrier, device: torch.device
+        self,
+        program: Program,
+        *,
+        depth: int,
+        carrier: Carrier,
+        device: torch.device,
+        ties: Sequence[Sequence[End]] = (),
     ) -> None:
         if dist.get_world_size() != program.devices:
             raise InputError(
@@ -95,7 +102,8 @@ class Ranks:
         refuse_different(self.gather(chosen.encode(), "transports"), "transports")
         self.carrier: str = chosen
         windows = windows_of(program, least=depth)
-        self.transport = _transport(chosen, met.mesh, program, device, windows)
+        pairs = _neighbours(program, ties)
+        self.transport = _transport(chosen, met.mesh, (program, pairs), device, windows)
         self.ledger = Ledger(met.mesh, _last_devices(program))
         self.lag = 0.0 if met.is_one_clock else lag(met.mesh)
 
@@ -132,20 +140,25 @@ def _chosen(carrier: Carrier, is_one_host: bool, device: torch.device) -> Carrie
 
 
 def _transport(
-    carrier: Carrier, mesh: Mesh, program: Program, device: torch.device, windows: Windows
+    carrier: Carrier,
+    mesh: Mesh,
+    run: tuple[Program, Sequence[tuple[int, int]]],
+    device: torch.device,
+    windows: Windows,
 ) -> Transport:
     if carrier == "shared":
         return Shared(mesh, windows)
-    neighbours = _neighbours(program)
+    program, neighbours = run
     groups = nccl_groups(neighbours) if carrier == "nccl" else gloo_groups(program.devices)
     buffers = device if carrier == "nccl" else torch.device("cpu")
     return Grouped(mesh, groups, program=program, device=buffers, windows=windows)
 
 
-def _neighbours(program: Program) -> Sequence[tuple[int, int]]:
-    """Pairs of devices that exchange messages, or gradients of copies."""
+def _neighbours(program: Program, ties: Sequence[Sequence[End]]) -> Sequence[tuple[int, int]]:
+    """Pairs of devices that exchange messages, or gradients of copies or of tied weights."""
     pipes = program.placement.pipes
-    found = {(pipe[a], pipe[b]) for pipe in pipes for a, b in program.graph.edges}
+    tied = [(one.stage, other.stage) for ends in ties for one in ends for other in ends]
+    found = {(pipe[a], pipe[b]) for pipe in pipes for a, b in (*program.graph.edges, *tied)}
     found |= {(one[s], other[s]) for one in pipes for other in pipes for s in range(program.stages)}
     return sorted({(min(pair), max(pair)) for pair in found if pair[0] != pair[1]})
 

@@ -23,7 +23,7 @@ Outputs: TypeAlias = list[Layout] | None  # of every stage; None where a stage c
 
 
 class StageForms:
-    """Forms of every message of a run; `examples` gives a stage's outputs where meta fails."""
+    """Forms of every message of a run, where the stages run on meta tensors."""
 
     def __init__(
         self, stages: Sequence[nn.Module], graph: Graph, loss: Callable[..., Tensor]

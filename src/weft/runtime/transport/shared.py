@@ -58,7 +58,6 @@ class Parcel:
     message: Message
     layout: Layout
     room: int  # bytes of the block
-    places: Sequence[int]
     free: list[Block]  # of that room, and the same receiver
 
     def frame(self, block: Block, *, is_new: bool) -> bytes:
@@ -170,10 +169,10 @@ class Shared:
             self._give_credit(source)
 
     def _parcel(self, route: Route, layout: Layout) -> Parcel:
-        size, places = _laid_out(layout)
+        size, _ = _laid_out(layout)
         room = max(PAGE, 1 << (size - 1).bit_length())
         free = self._free[route.destination, room]
-        return Parcel(route.message, layout, room, places, free)
+        return Parcel(route.message, layout, room, free)
 
     def _block(self, room: int) -> Block:
         self._blocks += 1

@@ -3,34 +3,31 @@
     python benchmarks/runtime/compute.py [--ranks 2] [--microbatches 8] [--json FILE]
 
 Every process has one thread. One process, torch and Weft take turns, so speed-ups are of the same
-rounds. The bound is the work of all stages over the schedule's time in Weft's simulator, both with
-the seconds of the stages called directly; it splits a backward at no cost and sends in no time.
+rounds. The bound is the time of one process over the schedule's in Weft's simulator, with each
+action as long as a rank takes for it that runs its actions alone, with no messages.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-import numpy as np
 import torch
 import torch.distributed as dist
 from bench import Row, Watch, estimate, median, parsed, reported, run, settings
 from contenders import (
     TORCH,
     Contender,
-    Samples,
     Setting,
     Work,
     alone,
     both,
-    ideal,
+    ideal_seconds,
     rounds,
-    stage_seconds,
     step_seconds,
     timed,
+    with_weft,
 )
 from torch import nn
 
@@ -58,11 +55,11 @@ def job(setting: Setting, arguments: argparse.Namespace, tell: Watch) -> dict[st
     """In a rank: one process, torch, Weft and the stages alone, in turn."""
     stage = partial(blocks, setting.program.stages)
     work = Work.random(stage, setting.microbatches, *FORM)
-    turns = {
-        "whole": partial(timed, whole(setting, work)),
-        **both(setting, work, arguments.transport),
-        "alone": alone(setting, work),
-    }
+    turns = {"whole": partial(timed, whole(setting, work)), "alone": alone(setting, work)}
+    if arguments.alone:
+        turns["weft"] = partial(timed, with_weft(setting, work, arguments.transport))
+    else:
+        turns |= both(setting, work, arguments.transport)
     return rounds(turns, arguments.steps, tell)
 
 
@@ -82,22 +79,16 @@ def whole(setting: Setting, work: Work) -> Contender:
 
 def row(arguments: argparse.Namespace, setting: Setting, watch: Watch) -> Row:
     by_rank = run(job, setting, arguments, watch)
-    one, *steps = (step_seconds(by_rank, name) for name in ("whole", "torch", "weft"))
-    seconds = stage_seconds(by_rank)
-    bound = partial(speed_up, ideal(setting.program), setting.microbatches)
-    facts = {"one process ms": median(one), "bound": estimate(bound, seconds)}
-    for name, taken in zip(("torch", "weft"), steps, strict=True):
+    one = step_seconds(by_rank, "whole")
+    least = ideal_seconds(setting, by_rank)
+    bound = estimate(lambda base, best: base / best, one, least)
+    facts = {"one process ms": median(one), "bound": bound}
+    for name in by_rank[0].keys() & {"torch", "weft"}:
+        taken = step_seconds(by_rank, name)
         facts[name] = estimate(lambda base, step: base / step, one, taken)
-        facts[f"{name} / bound"] = estimate(
-            lambda base, step, stages: base / step / bound(stages), one, taken, seconds
-        )
-    return Row([facts[name].shown(*scale) for name, scale in COLUMNS.items()], facts)
-
-
-def speed_up(least: Callable[[Samples], Any], microbatches: int, seconds: Samples) -> Any:
-    """The work of all stages over the time that the schedule needs for it."""
-    forward, backward, *_ = np.moveaxis(seconds, -1, 0)
-    return microbatches * (forward + backward).sum(-1) / least(seconds)
+        facts[f"{name} / bound"] = estimate(lambda step, best: best / step, taken, least)
+    cells = [facts[n].shown(*s) if n in facts else "" for n, s in COLUMNS.items()]
+    return Row(cells, facts)
 
 
 if __name__ == "__main__":

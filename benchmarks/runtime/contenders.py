@@ -21,7 +21,10 @@ from torch.distributed.pipelining import PipelineStage, schedules
 
 import weft
 from weft.ir.earliest import earliest
+from weft.ir.kinds import Kind
+from weft.ir.lanes import Lane
 from weft.ir.program import Program
+from weft.runtime.fit import computed
 from weft.runtime.randomness import Draw
 from weft.runtime.stage import Stage
 from weft.schedules import REGISTRY, Shape
@@ -31,7 +34,6 @@ Tell = Callable[[], None]
 Turn = Callable[[], Any]
 
 WARM_UP = 2  # steps of each contender
-CALLS = 3  # of each stage alone in a round
 STAGES = 2  # on each device, where the schedule leaves it open
 
 # Weft's name of a schedule, and torch's class. The orders are the same, but for looped-bfs, where
@@ -198,71 +200,85 @@ class Ending(nn.Module):
         return self._loss(self.stage(value), self._target)
 
 
-def alone(setting: Setting, work: Work) -> Turn:
-    """A turn that calls this rank's stages directly, while the other ranks do the same.
+class Loner:
+    """A stage that nobody sends to: the same input for every microbatch, of which many may be
+    in flight. Backwards run by plain autograd, or where they are divided by a stage of Weft."""
 
-    It finds the seconds of F, B, I and W of each stage.
+    def __init__(self, module: nn.Module, value: Tensor, *, is_first: bool) -> None:
+        self._module, self._value = module, value
+        self._divided = Stage(
+            copy.deepcopy(module), Draw(), is_first=is_first, is_split=True, is_recomputed=False
+        )
+        self._is_first = is_first
+        self._outputs: dict[int, Tensor] = {}
+        self._gradient = torch.ones_like(module(value))
+
+    def seconds(self, kind: Kind, microbatch: int, *, is_divided: bool) -> float:
+        """How long an action takes."""
+        calls: dict[Kind, Callable[[], object]] = {
+            Kind.F: partial(self._divided.forward, microbatch, [self._value], is_divided=True)
+            if is_divided
+            else partial(self._forward, microbatch),
+            Kind.B: partial(self._backward, microbatch),
+            Kind.I: partial(self._divided.input_grad, microbatch, [self._gradient]),
+            Kind.W: partial(self._divided.weight_grad, microbatch),
+        }
+        call = calls[kind]
+        start = time.monotonic()
+        call()
+        return time.monotonic() - start
+
+    def clear(self) -> None:
+        for module in (self._module, self._divided.module):
+            module.zero_grad(set_to_none=True)
+
+    def _forward(self, microbatch: int) -> None:
+        value = self._value.detach().requires_grad_(not self._is_first)
+        self._outputs[microbatch] = self._module(value)
+
+    def _backward(self, microbatch: int) -> None:
+        self._outputs.pop(microbatch).backward(self._gradient)
+
+
+def alone(setting: Setting, work: Work) -> Turn:
+    """A turn that runs this rank's actions in their order with no messages, as all ranks do.
+
+    It finds the seconds of each action. The order matters: what a stage finds in the caches
+    depends on what the device has done since.
     """
-    program, held = setting.program, {}
+    program, held = computed(setting.program), {}
     value, target = (part.chunk(setting.microbatches)[0] for part in (work.batch, work.target))
     for _, stage in program.placement.held[dist.get_rank()]:
         is_last = stage == program.stages - 1
         module = Ending(work.stage(stage), work, target) if is_last else work.stage(stage)
-        split = Stage(
-            copy.deepcopy(module), Draw(), is_first=not stage, is_split=True, is_recomputed=False
-        )
-        held[stage] = partial(_called, module, split, value.clone().requires_grad_(stage > 0))
+        held[stage] = Loner(module, value, is_first=not stage)
+    actions = [*program.lane(program.lanes.index(Lane(dist.get_rank())))]
+    divided = {(one.stage, one.microbatch) for one in actions if one.kind is Kind.I}
 
-    def turn() -> dict[int, Samples]:
+    def turn() -> list[float]:
         dist.barrier()
-        return {
-            stage: np.median([call() for _ in range(CALLS)], axis=0) for stage, call in held.items()
-        }
+        taken = []
+        for stage, kind, microbatch in ((a.stage, a.kind, a.microbatch) for a in actions):
+            is_divided = (stage, microbatch) in divided
+            taken.append(held[stage].seconds(kind, microbatch, is_divided=is_divided))
+        for loner in held.values():
+            loner.clear()
+        return taken
 
     return turn
 
 
-def _called(module: nn.Module, stage: Stage, value: Tensor) -> list[float]:
-    """Seconds of F and B by plain autograd, and of I and W by a stage of Weft.
-
-    The first stage's input needs no gradient, so it has no I.
-    """
-    forward, out = _seconds(lambda: module(value))
-    gradient = torch.ones_like(out)
-    backward, _ = _seconds(lambda: out.backward(gradient))
-    value.grad = None
-    stage.forward(0, [value])
-    input_grad, _ = _seconds(lambda: stage.input_grad(0, [gradient]))
-    weight_grad, _ = _seconds(lambda: stage.weight_grad(0))
-    module.zero_grad(set_to_none=True)
-    stage.module.zero_grad(set_to_none=True)
-    return [forward, backward, input_grad, weight_grad]
-
-
-def _seconds(call: Callable[[], Any]) -> tuple[float, Any]:
-    start = time.monotonic()
-    found = call()
-    return time.monotonic() - start, found
-
-
-def stage_seconds(by_rank: Sequence[Mapping[str, list[Any]]]) -> Samples:
-    """Seconds by [round, stage, kind: F B I W] of the turns named alone."""
-    of_rounds = zip(*(found["alone"] for found in by_rank), strict=True)
-    joined = [{stage: s for rank in ranks for stage, s in rank.items()} for ranks in of_rounds]
-    return np.array([[stages[stage] for stage in sorted(stages)] for stages in joined])
-
-
-def ideal(program: Program) -> Callable[[Samples], Any]:
-    """From seconds by [..., stage, kind] to the makespan in Weft's simulator.
+def ideal_seconds(setting: Setting, by_rank: Sequence[Mapping[str, list[list[float]]]]) -> Samples:
+    """For each round, the makespan in Weft's simulator with the actions of the turns alone.
 
     Messages take no time, and the two of a pair run one after the other, as they do on a CPU.
     """
-    lanes = {lane: actions.replace(joined=0) for lane, actions in program.contents().items()}
-    program = program.with_lanes(lanes)
+    program = computed(setting.program)
     precedence = program.precedence(np.zeros(len(program.dependencies)))
+    order = [lane.device for lane in program.lanes]
 
-    def makespan(seconds: Samples) -> float:
-        durations = seconds[program.actions.stage, program.actions.kind]
+    def makespan(lanes: Sequence[list[float]]) -> float:
+        durations = np.concatenate([lanes[device] for device in order])
         return float((earliest(precedence, durations) + durations).max())
 
-    return np.vectorize(makespan, signature="(s,k)->()")
+    return np.array([*map(makespan, zip(*(rank["alone"] for rank in by_rank), strict=True))])

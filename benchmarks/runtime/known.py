@@ -22,9 +22,8 @@ from contenders import (
     Work,
     alone,
     both,
-    ideal,
+    ideal_seconds,
     rounds,
-    stage_seconds,
     step_seconds,
 )
 from torch import Tensor, nn
@@ -92,24 +91,24 @@ def job(setting: Setting, arguments: argparse.Namespace, tell: Watch) -> dict[st
 def row(arguments: argparse.Namespace, setting: Setting, watch: Watch) -> Row:
     by_rank = run(job, setting, arguments, watch)
     steps = {name: step_seconds(by_rank, name) for name in ("torch", "weft")}
-    seconds, least = stage_seconds(by_rank), ideal(setting.program)
+    least = ideal_seconds(setting, by_rank)
     ratios = {
-        name: estimate(lambda step, alone: step / least(alone), taken, seconds)
+        name: estimate(lambda step, best: step / best, taken, least)
         for name, taken in steps.items()
     }
     excess = estimate(
-        lambda one, other, alone: (other - least(alone)) / (one - least(alone)),
+        lambda one, other, best: (other - best) / (one - best),
         *steps.values(),
-        seconds,
+        least,
     )
     target = TARGETS[setting.schedule]
     facts = {
-        "ideal": estimate(least, seconds),
+        "ideal": median(least),
         "ratio": ratios,
         "excess": excess,
         "target": target,
         "steps": {name: taken.tolist() for name, taken in steps.items()},
-        "alone": seconds.tolist(),
+        "alone": least.tolist(),
     }
     cells = [
         facts["ideal"].shown(1e3, 1),

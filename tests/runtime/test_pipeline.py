@@ -41,7 +41,7 @@ def test_input_gradients_leave_linear_weights_untouched() -> None:
     layer = nn.Linear(WIDTH, WIDTH)
     stage = Stage(layer, Draw(), is_first=False, is_split=True, is_recomputed=False)
     value, gradient = torch.randn(3, WIDTH), torch.randn(3, WIDTH)
-    stage.forward(0, [value])
+    stage.forward(0, [value], is_divided=True)
     (passed,) = stage.input_grad(0, [gradient])
     assert layer.weight.grad is None
     assert layer.bias.grad is None
@@ -56,7 +56,7 @@ def test_a_deferred_layer_without_bias_on_plain_data() -> None:
     layer = nn.Linear(WIDTH, WIDTH, bias=False)
     stage = Stage(layer, Draw(), is_first=True, is_split=True, is_recomputed=False)
     value = torch.randn(3, WIDTH)
-    stage.forward(0, [value])
+    stage.forward(0, [value], is_divided=True)
     assert stage.input_grad(0, [torch.ones(3, WIDTH)]) == (None,)
     stage.weight_grad(0)
     assert is_same(layer.weight.grad, torch.ones(3, WIDTH).t() @ value)
@@ -71,8 +71,9 @@ def test_deferred_gradients_are_the_fused_ones(rows: tuple[int, ...], dtype: tor
     value, gradient = torch.randn(*rows, 16, dtype=dtype), torch.randn(*rows, 8, dtype=dtype)
     for module, is_split in ((fused, False), (deferred, True)):
         stage = Stage(module, Draw(), is_first=False, is_split=is_split, is_recomputed=False)
-        stage.forward(0, [value])
-        stage.backward(0, [gradient])
+        stage.forward(0, [value], is_divided=is_split)
+        stage.input_grad(0, [gradient])
+        stage.weight_grad(0)
     for mine, theirs in zip(deferred.parameters(), fused.parameters(), strict=True):
         assert is_same(mine.grad, theirs.grad)
 

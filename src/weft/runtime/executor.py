@@ -25,7 +25,7 @@ from weft.runtime.stage import Stage
 from weft.runtime.transport import Transport
 from weft.runtime.transport.loopback import Loopback
 
-Forward: TypeAlias = Callable[[Stage, int, Sequence[Tensor]], Sequence[Tensor]]
+Forward: TypeAlias = Callable[..., Sequence[Tensor]]  # of a stage, a microbatch and its inputs
 Copies: TypeAlias = Mapping[tuple[int, int], Stage]  # by (pipe, stage)
 Losses: TypeAlias = dict[int, steps.Loss]
 Place: TypeAlias = tuple[int, int, int]  # pipe, stage, microbatch
@@ -67,6 +67,7 @@ class Executor:
         self._setting, self._device, self._copies = setting, device, copies
         self._local = Loopback()
         self._forwards: dict[Place, steps.Forward] = {}
+        self._divided = _divided(setting.program)
         self._batch = steps.Batch()
         self.has_run = False
         self.incoming: list[Route] = []
@@ -176,9 +177,10 @@ class Executor:
     def _forward(self, action: Action, microbatch: int) -> steps.Step:
         stage, graph = action.stage, self._setting.program.graph
         takes, puts = self._ends(Direction.ACTIVATION, stage, microbatch)
+        run = partial(self._setting.forward, self._copies[action.pipe, stage])
         step = steps.Forward(
             microbatch,
-            partial(self._setting.forward, self._copies[action.pipe, stage]),
+            partial(run, is_divided=True) if (stage, microbatch) in self._divided else run,
             takes,
             puts,
             self._batch,
@@ -234,6 +236,16 @@ class Executor:
 
 def _drop(values: Values) -> None:
     """The gradient of what does not learn, which nobody reads."""
+
+
+def _divided(program: Program) -> set[tuple[int, int]]:
+    """The stages and microbatches whose backward comes as I and W."""
+    return {
+        (action.stage, microbatch)
+        for action in program.actions
+        if action.kind is Kind.I and action.microbatch is not None
+        for microbatch in range(action.microbatch, action.microbatch + action.span)
+    }
 
 
 def _producers(program: Program) -> dict[tuple[Direction, int, int], int]:

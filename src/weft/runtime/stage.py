@@ -29,7 +29,7 @@ class Saved:
 
     inputs: Values
     outputs: Values = ()
-    tape: Tape = field(default_factory=Tape)
+    tape: Tape | None = None  # of layers that defer their weight gradients
     gradients: list[tuple[nn.Parameter, Tensor]] = field(default_factory=list)
 
 
@@ -37,7 +37,8 @@ class Stage:
     """One copy of one stage.
 
     `loss(output, microbatch)` is set on the last stage only: its forward ends with the
-    microbatch's weighted loss. Stages whose backward is split defer their weight gradients.
+    microbatch's weighted loss. Where a stage is split, some backwards come in two halves: these
+    defer their weight gradients.
     """
 
     def __init__(
@@ -60,9 +61,13 @@ class Stage:
         self._saved: dict[int, Saved] = {}
         self._device = next((p.device for p in module.parameters()), torch.device("cpu"))
 
-    def forward(self, microbatch: int, inputs: Sequence[Tensor]) -> Values:
+    def forward(
+        self, microbatch: int, inputs: Sequence[Tensor], *, is_divided: bool = False
+    ) -> Values:
         """The outputs that go to other stages; the weighted loss on the last stage."""
         saved = self._saved[microbatch] = Saved(tuple([self._leaf(value) for value in inputs]))
+        if is_divided and self._is_deferring:
+            saved.tape = Tape()
         if self._is_recomputed:
             with torch.no_grad():
                 return tuple(value.detach() for value in self._run(microbatch, saved))
@@ -84,10 +89,6 @@ class Stage:
         self, microbatch: int, gradients: Sequence[Tensor | None]
     ) -> tuple[Tensor | None, ...]:
         """Gradients of the inputs; those of the weights are added to what is there."""
-        if self._is_deferring:
-            passed = self.input_grad(microbatch, gradients)
-            self.weight_grad(microbatch)
-            return passed
         saved = self._saved.pop(microbatch)
         outputs, grads = _differentiable(saved.outputs, self._all_here(gradients))
         if outputs:
@@ -114,7 +115,7 @@ class Stage:
     def weight_grad(self, microbatch: int) -> None:
         """Add what `input_grad` kept to the gradients of the weights."""
         saved = self._saved.pop(microbatch)
-        saved.tape.play(saved.gradients)
+        (saved.tape or Tape()).play(saved.gradients)
 
     def forget(self) -> None:
         """Drop what is left of a step that did not end."""
@@ -142,7 +143,7 @@ class Stage:
         self, microbatch: int, saved: Saved, buffers: dict[str, Tensor] | None = None
     ) -> Values:
         self._draw.microbatch = microbatch
-        self._recorder.tape = saved.tape if self._is_deferring else None
+        self._recorder.tape = saved.tape
         try:
             out = (
                 self.module(*saved.inputs)

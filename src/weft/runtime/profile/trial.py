@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import TypeAlias
 
 import torch
@@ -38,15 +39,16 @@ class Trial:
         self._optimizer: Optimizer | None = None
         self._device = next((w.device for w in stage.module.parameters()), torch.device("cpu"))
         kept = Kept(stage.module)
+        forward = partial(stage.forward, is_divided=Kind.I in way)
         with kept.counting():
-            outputs = stage.forward(0, inputs)
+            outputs = forward(0, inputs)
             if Kind.R in way:
                 stage.recompute(0)
         stage.forget()
         self._saved = kept.size
         gradients = [None if stage.loss else _gradient(value) for value in outputs]
         calls: dict[Kind, Callable[[int], object]] = {
-            Kind.F: lambda microbatch: stage.forward(microbatch, inputs),
+            Kind.F: lambda microbatch: forward(microbatch, inputs),
             Kind.R: stage.recompute,
             Kind.B: lambda microbatch: stage.backward(microbatch, gradients),
             Kind.I: lambda microbatch: stage.input_grad(microbatch, gradients),

@@ -19,12 +19,14 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from weft.draw import show
-    from weft.runtime import Pipeline, Reference, split
+    from weft.runtime import Delay, Delayed, Pipeline, Reference, split
 
 __version__ = "0.1.0"
-__all__ = ["Pipeline", "Reference", "__version__", "show", "split"]
+__all__ = ["Delay", "Delayed", "Pipeline", "Reference", "__version__", "show", "split"]
 
 _HOMES = {
+    "Delay": "weft.runtime",
+    "Delayed": "weft.runtime",
     "Pipeline": "weft.runtime",
     "Reference": "weft.runtime",
     "split": "weft.runtime",

@@ -13,6 +13,7 @@ WIDTH = 8
 VOCABULARY = 11
 
 Data: TypeAlias = list[tuple[Any, Any]]
+NamedParameters: TypeAlias = Iterable[tuple[str, nn.Parameter]]
 
 
 # losses, optimizers, comparisons
@@ -26,11 +27,11 @@ def likelihood(output: Tensor, target: Tensor) -> Tensor:
     return functional.cross_entropy(output, target)
 
 
-def adam(named: Iterable[tuple[str, nn.Parameter]]) -> torch.optim.Optimizer:
+def adam(named: NamedParameters) -> torch.optim.Optimizer:
     return torch.optim.AdamW([parameter for _, parameter in named], lr=1e-2)
 
 
-def plain_descent(named: Iterable[tuple[str, nn.Parameter]]) -> torch.optim.Optimizer:
+def plain_descent(named: NamedParameters) -> torch.optim.Optimizer:
     return torch.optim.SGD([parameter for _, parameter in named], lr=0.1)
 
 
@@ -163,15 +164,6 @@ def _slices(count: int) -> list[nn.Module]:
     return split(layers(count), stages=count)
 
 
-MODELS = {
-    "layers": Model(_slices, batches, squared),
-    "tied": Model(tied, words, likelihood),
-    "ragged": Model(ragged, batches, ragged_loss),
-    "forked": Model(forked, batches, squared),
-    "reminded": Model(reminded, words, lambda output, _: (output**2).mean()),
-}
-
-
 class Norm(nn.Module):
     """A layer with a buffer that every forward changes."""
 
@@ -182,6 +174,29 @@ class Norm(nn.Module):
     def forward(self, value: Tensor) -> Tensor:
         out: Tensor = self.norm(self.line(value))
         return out
+
+
+def normed(count: int) -> list[nn.Module]:
+    torch.manual_seed(0)
+    return [Norm() for _ in range(count)]
+
+
+def broken(size: int, steps: int) -> Data:
+    """The third batch is not a number."""
+    made = batches(size, steps)
+    made[2][0].fill_(float("nan"))
+    return made
+
+
+MODELS = {
+    "layers": Model(_slices, batches, squared),
+    "tied": Model(tied, words, likelihood),
+    "normed": Model(normed, batches, squared),
+    "broken": Model(_slices, broken, squared),
+    "ragged": Model(ragged, batches, ragged_loss),
+    "forked": Model(forked, batches, squared),
+    "reminded": Model(reminded, words, lambda output, _: (output**2).mean()),
+}
 
 
 class Faulty(nn.Module):

@@ -26,7 +26,7 @@ from weft.ir.program import Program
 from weft.runtime import Pipeline, Reference, split
 from weft.runtime.randomness import Draw
 from weft.runtime.stage import Stage
-from weft.schedules import gpipe, one_f_one_b, pipedream
+from weft.schedules import gpipe, one_f_one_b
 
 
 def test_the_global_random_state_is_left_alone() -> None:
@@ -97,8 +97,6 @@ def test_what_cannot_run_is_refused_before_anything_runs() -> None:
     modules = split(layers(2), stages=2)
     with pytest.raises(InputError, match="3 modules for the 2 stages"):
         Pipeline([*modules, nn.ReLU()], program, loss=squared)
-    with pytest.raises(InputError, match="does not flush"):
-        Pipeline(modules, pipedream(devices=2, microbatches=4), loss=squared)
     broken = Program.build(
         "broken",
         Placement.straight(1),

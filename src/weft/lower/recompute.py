@@ -10,6 +10,7 @@ A backward that shares its slot with a forward has its R in front of that slot e
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
+from dataclasses import replace
 
 from weft.errors import InputError
 from weft.ir.actions import Action, Actions, Pair
@@ -36,13 +37,31 @@ def _with_recomputation(
     chosen = frozenset(range(program.stages) if stages is None else stages)
     if chosen - set(range(program.stages)):
         raise InputError(f"{program.name} has stages 0 to {program.stages - 1}")
-    if (program.actions.kind == Kind.R).any() or program.period is not None:
-        raise InputError(f"{program.name} is recomputed already, or repeats")
-    lanes: dict[Lane, Content] = dict(program.contents())
-    for lane, actions in program.contents().items():
+    if (program.actions.kind == Kind.R).any():
+        raise InputError(f"{program.name} is recomputed already")
+    lanes: dict[Lane, Content] = {}
+    lengths: list[tuple[int, int]] = []  # of prologue and body
+    for index, (lane, actions) in enumerate(program.contents().items()):
+        sections = _sections(program, index, actions)
         if lane.stream is Stream.COMPUTE:
-            lanes[lane] = list(_lane(actions, chosen, is_early=is_early))
-    return program.with_lanes(lanes)
+            sections = [
+                Actions.collect(_lane(section, chosen, is_early=is_early)) for section in sections
+            ]
+        lanes[lane] = Actions.concatenate(sections)
+        lengths.append((len(sections[0]), len(sections[1])))
+    if program.period is None:
+        return program.with_lanes(lanes)
+    prologue, body = zip(*lengths, strict=True)
+    return program.with_lanes(lanes, period=replace(program.period, prologue=prologue, body=body))
+
+
+def _sections(program: Program, lane: int, actions: Actions) -> list[Actions]:
+    """Prologue, body and the rest; all of it is body where nothing repeats."""
+    if program.period is None:
+        return [actions[:0], actions, actions[:0]]
+    start = program.period.prologue[lane]
+    stop = start + program.period.body[lane]
+    return [actions[:start], actions[start:stop], actions[stop:]]
 
 
 def _lane(actions: Actions, stages: frozenset[int], *, is_early: bool) -> Iterator[Action | Pair]:

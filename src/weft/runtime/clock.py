@@ -15,7 +15,6 @@ import numpy as np
 import torch
 
 from weft.ir.earliest import Seconds
-from weft.ir.program import Program
 from weft.runtime.mesh import Mesh, Record
 
 PINGS = 32
@@ -27,9 +26,9 @@ Stamp: TypeAlias = Any  # seconds, or an event of a device
 class Recording:
     """Start and end of each action that this process runs, by its row in the program."""
 
-    def __init__(self, program: Program, device: torch.device) -> None:
-        self.start: list[Stamp] = [0.0] * len(program)
-        self.end: list[Stamp] = [0.0] * len(program)
+    def __init__(self, rows: int, device: torch.device) -> None:
+        self.start: list[Stamp] = [0.0] * rows
+        self.end: list[Stamp] = [0.0] * rows
         self.now: Callable[[], Stamp] = time.perf_counter
         if device.type == "cuda":
             self._begin_events(device)

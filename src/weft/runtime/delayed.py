@@ -54,8 +54,14 @@ class Delayed:
     scheduler     makes the learning-rate scheduler of an optimizer; steps once for each update
     clip          the largest norm of the gradients of each group of stages in `groups`
     groups        stages that share a norm; all of them do unless given
+    warmup        so many updates are synchronous; versions then start from there
     predict       start from where the newest weights will be if every update is like the last
     temper        updates in which a stage's learning rate grows from lr / lag to lr (PipeMare)
+    recompute     run each stage again in the backward; matters where the two do not agree
+    precision     what stages compute with, where that is not the type of the weights
+    scale         losses are enlarged so much; a group whose gradients are not finite is skipped
+    interval      updates without a skip behind which the scale doubles; it halves behind a skip.
+                  None keeps it as it is
     """
 
     def __init__(
@@ -72,13 +78,22 @@ class Delayed:
         groups: Sequence[Sequence[int]] | None = None,
         seed: int = 0,
         nonfinite: Literal["stop", "skip", "ignore"] = "stop",
+        warmup: int = 0,
         predict: bool = False,
         temper: int | None = None,
+        recompute: bool = False,
+        precision: torch.dtype | None = None,
+        scale: float | None = None,
+        interval: int | None = None,
     ) -> None:
-        self._stages, self._version, self._backward = stages, version, backward
+        self._stages, self._backward, self._warmup = stages, backward, warmup
+        self._version = _after(warmup, version) if warmup else version
         self._microbatches, self._loss, self._clip = microbatches, loss, clip
         self._groups = groups or [range(len(stages))]
         self._nonfinite, self._predict, self._temper = nonfinite, predict, temper
+        self._recompute, self._precision, self._interval = recompute, precision, interval
+        self._scales = [scale or 1.0]  # behind so many updates
+        self._good, self._is_scaled = 0, scale is not None
         self._draw = Draw(seed)
         for index, stage in enumerate(stages):
             keyed(stage, self._draw, names_of(stage, index))
@@ -88,7 +103,9 @@ class Delayed:
             for index in range(len(stages))
             if any(use.weight.requires_grad for use in self._at_home(index))
         }
-        self._schedulers = [scheduler(made) for made in self._optimizers.values() if scheduler]
+        self._schedulers = {
+            index: scheduler(made) for index, made in self._optimizers.items() if scheduler
+        }
         self._versions: list[dict[int, Weights]] = [
             {0: self._copied(s)} for s in range(len(stages))
         ]
@@ -99,46 +116,101 @@ class Delayed:
         count = self._microbatches
         inputs, targets = cut(batch, count, "batch"), cut(target, count, "target")
         shares = weights_of(weights, count)
-        losses, sums = [], dict[Use, Tensor]()
+        losses, sums, scale = [], dict[Use, Tensor](), self._scale()
         for microbatch in range(count):
             self._draw.step, self._draw.microbatch = self.updates, microbatch
-            used = self._used(microbatch)
+            used = self._used(microbatch, self._version)
+            given, wanted, share = inputs[microbatch], targets[microbatch], shares[microbatch]
             with self._swapping(used, microbatch):
-                output = self._whole_model(inputs[microbatch], used)
-                loss = self._loss(output, *targets[microbatch]) * shares[microbatch]
-                self._add_gradients(loss, used, sums)
-            losses.append(loss.detach())
+                output = self._whole_model(given, used)
+                loss = self._loss(output, *wanted) * share
+                losses.append(loss.detach())
+            if self._backward is not None and self._recompute:
+                again = self._used(microbatch, self._backward)
+                self._add_again(given, used, again, (wanted, share * scale), sums)
+            else:
+                self._add_gradients(loss * scale, used, sums)
         total = torch.stack(losses).sum()
-        self._update(sums, total)
+        self._update(sums, total, scale)
         return total
 
     # one microbatch
 
-    def _used(self, microbatch: int) -> dict[Use, Tensor]:
+    def _used(self, microbatch: int, version: Version) -> dict[Use, Tensor]:
         """What every stage computes with; a tied weight is as its first stage has it."""
-        return {
-            use: self._at(use, self._version(self.updates, microbatch, use.home)).requires_grad_(
-                use.weight.requires_grad
-            )
-            for use in self._uses
-        }
+        used = {}
+        for use in self._uses:
+            value = self._at(use, version(self.updates, microbatch, use.home))
+            if self._precision is not None and use.weight.requires_grad:
+                value = value.to(self._precision)
+            used[use] = value.requires_grad_(use.weight.requires_grad)
+        return used
 
     def _at(self, use: Use, version: int) -> Tensor:
         kept = self._versions[use.home]
         if version not in kept:
             raise InputError(f"stage {use.home} asks for version {version} of {sorted(kept)}")
         value, lag = kept[version][use.home_name], self.updates - version
-        if self._predict and lag and version - 1 in kept:
+        if self._predict and lag and version > self._warmup:
             return value + lag * (value - kept[version - 1][use.home_name])
         return value.detach()
 
     def _whole_model(self, inputs: Sequence[Tensor], used: dict[Use, Tensor]) -> Tensor:
         values = tuple(inputs)
-        for index, stage in enumerate(self._stages):
-            given = {use.name: weight for use, weight in used.items() if use.stage == index}
-            out = functional_call(stage, given, values)
-            values = out if isinstance(out, tuple) else (out,)
+        for index in range(len(self._stages)):
+            values = self._one_stage(index, values, used)
         return values[0]
+
+    def _one_stage(
+        self,
+        index: int,
+        values: Sequence[Tensor],
+        used: dict[Use, Tensor],
+        buffers: Weights | None = None,
+    ) -> tuple[Tensor, ...]:
+        given = {use.name: weight for use, weight in used.items() if use.stage == index}
+        if self._precision is not None:
+            floating = [value.is_floating_point() for value in values]
+            values = [
+                value.to(self._precision) if is_floating else value
+                for value, is_floating in zip(values, floating, strict=True)
+            ]
+        out = functional_call(self._stages[index], given | (buffers or {}), tuple(values))
+        return out if isinstance(out, tuple) else (out,)
+
+    def _add_again(
+        self,
+        inputs: Sequence[Tensor],
+        used: dict[Use, Tensor],
+        again: dict[Use, Tensor],
+        wanted: tuple[tuple[Tensor, ...], float],
+        sums: dict[Use, Tensor],
+    ) -> None:
+        """Each stage once more, with other weights, from what the first run gave it."""
+        target, share = wanted
+        with torch.no_grad():
+            values = [tuple(inputs)]
+            for index, stage in enumerate(self._stages[:-1]):
+                kept = {name: buffer.clone() for name, buffer in stage.named_buffers()}
+                values.append(self._one_stage(index, values[-1], used, kept))
+        gradients: Sequence[Tensor | None] = ()
+        for index in reversed(range(len(self._stages))):
+            given = [value.detach() for value in values[index]]
+            passing = [value for value in given if index and value.is_floating_point()]
+            for value in passing:
+                value.requires_grad_()
+            kept = {name: buffer.clone() for name, buffer in self._stages[index].named_buffers()}
+            out = self._one_stage(index, given, again, kept)
+            if index == len(self._stages) - 1:
+                out, gradients = (self._loss(out[0], *target) * share,), (None,)
+            mine = [u for u, weight in again.items() if u.stage == index and weight.requires_grad]
+            leaves = [*passing, *(again[use] for use in mine)]
+            found: Sequence[Tensor | None] = torch.autograd.grad(
+                out, leaves, gradients, allow_unused=True
+            )
+            gradients = found[: len(passing)]
+            for use, grad in zip(mine, found[len(passing) :], strict=True):
+                self._add(use, grad, sums)
 
     def _add_gradients(
         self, loss: Tensor, used: dict[Use, Tensor], sums: dict[Use, Tensor]
@@ -147,13 +219,16 @@ class Delayed:
         leaves = [used[use] for use in learning]
         grads: Sequence[Tensor | None] = torch.autograd.grad(loss, leaves, allow_unused=True)
         for use, grad in zip(learning, grads, strict=True):
-            if grad is not None:
-                sums[use] = sums[use] + grad if use in sums else grad
+            self._add(use, grad, sums)
+
+    def _add(self, use: Use, grad: Tensor | None, sums: dict[Use, Tensor]) -> None:
+        if grad is not None:
+            sums[use] = sums[use] + grad if use in sums else grad.to(use.weight.dtype)
 
     @contextmanager
     def _swapping(self, used: dict[Use, Tensor], microbatch: int) -> Iterator[None]:
         """Let the backward find other weights than the forward left, where they do not agree."""
-        if self._backward is None:
+        if self._backward is None or self._recompute:
             yield
             return
         later = {
@@ -174,20 +249,16 @@ class Delayed:
 
     # an update
 
-    def _update(self, sums: dict[Use, Tensor], loss: Tensor) -> None:
-        is_bad = self._nonfinite != "ignore" and not torch.isfinite(loss)
-        if is_bad and self._nonfinite == "stop":
-            raise NonfiniteError(f"the loss of update {self.updates} is {float(loss):g}")
-        if not is_bad:
-            self._set_gradients(sums)
-            for group in self._groups if self._clip is not None else ():
-                weights = [use.weight for stage in group for use in self._at_home(stage)]
-                nn.utils.clip_grad_norm_(weights, self._clip or 0.0, foreach=False)
-            for index, optimizer in self._optimizers.items():
-                with self._tempered(index, optimizer):
-                    optimizer.step()
-            for scheduler in self._schedulers:
-                scheduler.step()
+    def _update(self, sums: dict[Use, Tensor], loss: Tensor, scale: float) -> None:
+        reason = None
+        if self._nonfinite != "ignore" and not torch.isfinite(loss):
+            reason = f"the loss of update {self.updates} is {float(loss):g}"
+            self._refuse(reason)
+        self._set_gradients(sums, scale)
+        is_good = True
+        for group in self._groups:
+            is_good &= self._update_group(group, is_skipped=reason is not None)
+        self._keep_scale(is_good=is_good)
         for optimizer in self._optimizers.values():
             optimizer.zero_grad()
         self.updates += 1
@@ -195,12 +266,53 @@ class Delayed:
             kept[self.updates] = self._copied(index)
             kept.pop(self.updates - len(self._stages) - 2, None)
 
-    def _set_gradients(self, sums: dict[Use, Tensor]) -> None:
+    def _update_group(self, group: Sequence[int], *, is_skipped: bool) -> bool:
+        """Clip and change the weights of some stages; whether their gradients are finite."""
+        weights = [use.weight for stage in group for use in self._at_home(stage)]
+        is_finite = True
+        if self._is_scaled or self._clip is not None:
+            most = float("inf") if self._clip is None else self._clip
+            grads = [w.grad for w in weights if w.grad is not None]
+            norm = nn.utils.get_total_norm(grads, foreach=False)
+            is_finite = bool(torch.isfinite(norm))
+            if is_finite and self._clip is not None:
+                nn.utils.clip_grads_with_norm_(weights, most, norm, foreach=False)
+            if not is_finite and not self._is_scaled and self._nonfinite != "ignore":
+                self._refuse(f"the norm of the gradients of update {self.updates} is {norm:g}")
+        if is_skipped or not (is_finite or self._nonfinite == "ignore"):
+            return is_finite
+        for index in group:
+            if index in self._optimizers:
+                with self._tempered(index, self._optimizers[index]):
+                    self._optimizers[index].step()
+                if index in self._schedulers:
+                    self._schedulers[index].step()
+        return is_finite
+
+    def _refuse(self, reason: str) -> None:
+        if self._nonfinite == "stop":
+            raise NonfiniteError(reason)
+
+    def _scale(self) -> float:
+        """By the updates that all weights of this one have seen."""
+        stages, microbatches = range(len(self._stages)), range(self._microbatches)
+        known = min(self._version(self.updates, i, s) for s in stages for i in microbatches)
+        return self._scales[known]
+
+    def _keep_scale(self, *, is_good: bool) -> None:
+        scale, self._good = self._scales[-1], self._good + 1 if is_good else 0
+        if self._interval is not None and not is_good:
+            scale /= 2
+        elif self._interval is not None and self._good == self._interval:
+            scale, self._good = 2 * scale, 0
+        self._scales.append(scale)
+
+    def _set_gradients(self, sums: dict[Use, Tensor], scale: float) -> None:
         """A tied weight gets the sum over its stages, in their order."""
         ends: dict[nn.Parameter, list[Tensor]] = {}
         for use in self._uses:
             if use in sums:
-                ends.setdefault(use.weight, []).append(sums[use])
+                ends.setdefault(use.weight, []).append(sums[use] * (1 / scale))
         for weight, parts in ends.items():
             weight.grad = reduce(torch.add, parts)
 
@@ -237,6 +349,11 @@ def _uses(stages: Sequence[nn.Module]) -> list[Use]:
     return uses
 
 
+def _after(updates: int, version: Version) -> Version:
+    """Synchronous for so many updates, then another version that starts from there."""
+    return lambda t, i, s: t if t < updates else updates + version(t - updates, i, s)
+
+
 # Versions of the literature, by update t, microbatch i and stage s of D devices.
 
 
@@ -266,6 +383,11 @@ def wpipe(devices: int, fresh_from: int | None = None) -> Version:
     return lambda t, i, s: late(t, i, s) if s < devices else t
 
 
-def after(updates: int, version: Version) -> Version:
-    """Synchronous for so many updates, then another version that starts from there."""
-    return lambda t, i, s: t if t < updates else updates + version(t - updates, i, s)
+def restarted(starts: Sequence[int], version: Version) -> Version:
+    """Another version that starts again at these updates, from the weights there."""
+
+    def found(t: int, i: int, s: int) -> int:
+        start = max((start for start in starts if start <= t), default=0)
+        return start + version(t - start, i, s)
+
+    return found

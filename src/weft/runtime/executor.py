@@ -1,63 +1,27 @@
-"""The executor: a device's lane of actions, compiled once into steps.
+"""The executor: a device's lane of actions, run as often as asked.
 
-Knows actions, edges and messages; knows no schedule by name.
+Knows steps; knows neither messages nor stages.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Iterator, Sequence
 from typing import TypeAlias
 
 from torch import Tensor
 
-from weft.errors import InputError, WeftError
+from weft.errors import WeftError
 from weft.ir.actions import Action
-from weft.ir.kinds import Direction, Kind
 from weft.ir.lanes import Lane
 from weft.ir.program import Program
 from weft.notation import token
 from weft.runtime import steps
+from weft.runtime.bind import Binder, Copies, Setting
 from weft.runtime.clock import Recording
-from weft.runtime.forms import StageForms
-from weft.runtime.message import Message, Receive, Route, Send, Values
-from weft.runtime.stage import Stage
-from weft.runtime.transport import Transport
+from weft.runtime.message import Route
 from weft.runtime.transport.loopback import Loopback
 
-Forward: TypeAlias = Callable[..., Sequence[Tensor]]  # of a stage, a microbatch and its inputs
-Copies: TypeAlias = Mapping[tuple[int, int], Stage]  # by (pipe, stage)
 Losses: TypeAlias = dict[int, steps.Loss]
-Place: TypeAlias = tuple[int, int, int]  # pipe, stage, microbatch
-
-
-class Setting:
-    """What all executors of a process share."""
-
-    def __init__(
-        self,
-        program: Program,
-        transport: Transport,
-        forms: StageForms,
-        forward: Forward = Stage.forward,
-    ) -> None:
-        self.program, self.transport, self.forms, self.forward = program, transport, forms, forward
-        self._made_by = _producers(program)
-
-    def holder(self, stage: int, microbatch: int) -> int:
-        """The device that runs a stage for a microbatch."""
-        pipe = self.program.pipe_of[microbatch % self.program.microbatches]
-        return int(self.program.placement.table[pipe, stage])
-
-    def route(self, message: Message) -> Route:
-        """Where a message comes from and goes to."""
-        ends = self.program.graph.edges[message.edge]
-        if message.direction is Direction.GRADIENT:
-            ends = ends[::-1]
-        source, destination = (self.holder(stage, message.microbatch) for stage in ends)
-        row = self._made_by[message.direction, ends[0], message.microbatch]
-        kind = Kind(int(self.program.actions.kind[row])).name
-        return Route(message, source, destination, f"{ends[0]}{kind}{message.microbatch}", row)
 
 
 class Executor:
@@ -65,26 +29,29 @@ class Executor:
 
     def __init__(self, setting: Setting, device: int, copies: Copies) -> None:
         self._setting, self._device, self._copies = setting, device, copies
-        self._local = Loopback()
-        self._forwards: dict[Place, steps.Forward] = {}
-        self._divided = _divided(setting.program)
-        self._batch = steps.Batch()
+        self._binder = Binder(setting, device, copies)
         self.has_run = False
-        self.incoming: list[Route] = []
-        self.outgoing: list[Route] = []
         self._needs: list[list[Route]] = []
         self.steps: list[tuple[int, steps.Step]] = []
         for row, action in self._lane():
             before = len(self.incoming)
-            self.steps.append((row, self._step(action)))
+            self.steps.append((row, self._binder.step(action)))
             self._needs.append(self.incoming[before:])
-        graph = setting.program.graph
-        self._losses_due = sum(not graph.successors[stage] for _, stage, _ in self._forwards)
+        graph, forwards = setting.program.graph, self._binder.forwards
+        self._losses_due = sum(not graph.successors[stage] for _, stage, _ in forwards)
+
+    @property
+    def incoming(self) -> list[Route]:
+        return self._binder.incoming
+
+    @property
+    def outgoing(self) -> list[Route]:
+        return self._binder.outgoing
 
     @property
     def losses(self) -> Losses:
         """Those that this device has computed, by microbatch."""
-        return self._batch.losses
+        return self._binder.batch.losses
 
     @property
     def program(self) -> Program:
@@ -92,8 +59,9 @@ class Executor:
 
     def begin(self, data: Sequence[Sequence[Tensor]]) -> None:
         """Take the inputs of a step's microbatches, and forget what a failed one has left."""
-        self._batch.inputs, self._batch.losses, self.has_run = data, {}, True
-        self._local.begin((), ())
+        batch = self._binder.batch
+        batch.inputs, batch.losses, self.has_run = dict(enumerate(data)), {}, True
+        self._binder.local.begin((), ())
         for stage in self._copies.values():
             stage.forget()
 
@@ -115,7 +83,7 @@ class Executor:
         except WeftError:
             raise
         except Exception as error:
-            raise self._blamed(row, error) from error
+            raise blamed(self.program, row, error) from error
         if due:
             tell(self.losses)
 
@@ -139,17 +107,9 @@ class Executor:
             except WeftError:
                 raise
             except Exception as error:
-                raise self._blamed(row, error) from error
+                raise blamed(self.program, row, error) from error
             step.send()
         return len(self.steps)
-
-    def _blamed(self, row: int, error: Exception) -> WeftError:
-        """What went wrong in the user's code, and where."""
-        return WeftError(
-            f"device {self._device} failed at {token(self._setting.program, row)}: {error}"
-        )
-
-    # compiling
 
     def _lane(self) -> Iterator[tuple[int, Action]]:
         program = self._setting.program
@@ -158,102 +118,7 @@ class Executor:
         for row, action in enumerate(program.lane(index)):
             yield first + row, action
 
-    def _step(self, action: Action) -> steps.Step:
-        makers: dict[Kind, Callable[[Action, int], steps.Step]] = {
-            Kind.F: self._forward,
-            Kind.B: self._backward,
-            Kind.I: self._backward,
-            Kind.W: self._weight_grad,
-            Kind.R: self._recompute,
-        }
-        if action.kind not in makers or action.microbatch is None or action.segment is not None:
-            raise InputError(f"the runtime does not run {action.kind.name} of {action.stage} yet")
-        parts = [
-            makers[action.kind](action, microbatch)
-            for microbatch in range(action.microbatch, action.microbatch + action.span)
-        ]
-        return parts[0] if len(parts) == 1 else steps.Several(parts)
 
-    def _forward(self, action: Action, microbatch: int) -> steps.Step:
-        stage, graph = action.stage, self._setting.program.graph
-        takes, puts = self._ends(Direction.ACTIVATION, stage, microbatch)
-        run = partial(self._setting.forward, self._copies[action.pipe, stage])
-        step = steps.Forward(
-            microbatch,
-            partial(run, is_divided=True) if (stage, microbatch) in self._divided else run,
-            takes,
-            puts,
-            self._batch,
-            not graph.predecessors[stage],
-            not graph.successors[stage],
-        )
-        self._forwards[action.pipe, stage, microbatch] = step
-        return step
-
-    def _backward(self, action: Action, microbatch: int) -> steps.Step:
-        takes, puts = self._ends(Direction.GRADIENT, action.stage, microbatch)
-        copy = self._copies[action.pipe, action.stage]
-        run = copy.backward if action.kind is Kind.B else copy.input_grad
-        forward = self._forwards[action.pipe, action.stage, microbatch]
-        return steps.Backward(forward, run, takes, puts)
-
-    def _weight_grad(self, action: Action, microbatch: int) -> steps.Step:
-        return steps.Plain(self._copies[action.pipe, action.stage].weight_grad, microbatch)
-
-    def _recompute(self, action: Action, microbatch: int) -> steps.Step:
-        return steps.Plain(self._copies[action.pipe, action.stage].recompute, microbatch)
-
-    def _ends(
-        self, direction: Direction, stage: int, microbatch: int
-    ) -> tuple[list[Receive], list[Send]]:
-        """Calls that get what a stage reads and hand on what it writes, edge by edge."""
-        takes, puts = [], []
-        graph = self._setting.program.graph
-        for edge, ends in enumerate(graph.edges):
-            source, destination = ends if direction is Direction.ACTIVATION else ends[::-1]
-            message = Message(edge, direction, microbatch)
-            if destination == stage:
-                takes.append(self._take(message))
-            if source == stage:
-                is_read = direction is Direction.ACTIVATION or graph.stages[destination].is_learning
-                puts.append(self._put(message) if is_read else _drop)
-        return takes, puts
-
-    def _take(self, message: Message) -> Receive:
-        route, forms = self._setting.route(message), self._setting.forms.of(message)
-        if route.source == self._device:
-            return self._local.receiver(route, forms)
-        self.incoming.append(route)
-        return self._setting.transport.receiver(route, forms)
-
-    def _put(self, message: Message) -> Send:
-        route, forms = self._setting.route(message), self._setting.forms.of(message)
-        if route.destination == self._device:
-            return self._local.sender(route, forms)
-        self.outgoing.append(route)
-        return self._setting.transport.sender(route, forms)
-
-
-def _drop(values: Values) -> None:
-    """The gradient of what does not learn, which nobody reads."""
-
-
-def _divided(program: Program) -> set[tuple[int, int]]:
-    """The stages and microbatches whose backward comes as I and W."""
-    return {
-        (action.stage, microbatch)
-        for action in program.actions
-        if action.kind is Kind.I and action.microbatch is not None
-        for microbatch in range(action.microbatch, action.microbatch + action.span)
-    }
-
-
-def _producers(program: Program) -> dict[tuple[Direction, int, int], int]:
-    """The row of the action that computes each stage's activation or gradient."""
-    made: dict[tuple[Direction, int, int], int] = {}
-    makes = {Kind.F: Direction.ACTIVATION, Kind.B: Direction.GRADIENT, Kind.I: Direction.GRADIENT}
-    for row, action in enumerate(program.actions):
-        if action.kind in makes and action.microbatch is not None:
-            for microbatch in range(action.microbatch, action.microbatch + action.span):
-                made[makes[action.kind], action.stage, microbatch] = row
-    return made
+def blamed(program: Program, row: int, error: Exception) -> WeftError:
+    """What went wrong in the user's code, and where."""
+    return WeftError(f"device {program.device_of[row]} failed at {token(program, row)}: {error}")

@@ -7,7 +7,7 @@ messages.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TypeAlias
 
 import torch
@@ -26,23 +26,36 @@ class StageForms:
     """Forms of every message of a run, where the stages run on meta tensors."""
 
     def __init__(
-        self, stages: Sequence[nn.Module], graph: Graph, loss: Callable[..., Tensor]
+        self,
+        stages: Sequence[nn.Module],
+        graph: Graph,
+        loss: Callable[..., Tensor],
+        dtype: torch.dtype | None = None,
     ) -> None:
-        self._graph, self._loss = graph, loss
-        self._stages = [_Meta(stage) for stage in stages]
+        self._graph, self._loss, self._dtype = graph, loss, dtype
+        self._stages = [_Meta(stage, dtype) for stage in stages]
         self._known: dict[tuple[Layout, Layout], Outputs] = {}
-        self._now: list[Outputs] = []
+        self._now: dict[int, Outputs] = {}
 
     def begin(
         self, inputs: Sequence[tuple[Tensor, ...]], targets: Sequence[tuple[Tensor, ...]]
     ) -> None:
         """Take a run's microbatches; refuse shapes that do not fit the stages or the loss."""
-        self._now = []
-        for data, target in zip(inputs, targets, strict=True):
+        self._now.clear()
+        self.go_on(range(len(inputs)), inputs, targets)
+
+    def go_on(
+        self,
+        numbers: Iterable[int],
+        inputs: Sequence[tuple[Tensor, ...]],
+        targets: Sequence[tuple[Tensor, ...]],
+    ) -> None:
+        """Take further microbatches under these numbers."""
+        for number, data, target in zip(numbers, inputs, targets, strict=True):
             key = tuple(map(Form.of, data)), tuple(map(Form.of, target))
             if key not in self._known:
                 self._known[key] = self._outputs(*key)
-            self._now.append(self._known[key])
+            self._now[number] = self._known[key]
 
     def of(self, message: Message) -> Forms:
         """A call that tells the forms of a message in the run at hand."""
@@ -81,13 +94,18 @@ class StageForms:
 class _Meta:
     """A stage as it would run on tensors without memory."""
 
-    def __init__(self, stage: nn.Module) -> None:
-        self._stage = stage
+    def __init__(self, stage: nn.Module, dtype: torch.dtype | None) -> None:
+        self._stage, self._dtype = stage, dtype
 
     def __call__(self, values: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        named = [*self._stage.named_parameters(), *self._stage.named_buffers()]
-        weights = {name: torch.empty_like(value, device="meta") for name, value in named}
-        out = functional_call(self._stage, weights, tuple(values))
+        stage, dtype = self._stage, self._dtype
+        weights = {
+            name: torch.empty_like(value, device="meta", dtype=dtype if learns else None)
+            for named, learns in ((stage.named_parameters(), True), (stage.named_buffers(), False))
+            for name, value in named
+        }
+        given = [v.to(dtype) if dtype and v.is_floating_point() else v for v in values]
+        out = functional_call(stage, weights, tuple(given))
         return out if isinstance(out, tuple) else (out,)
 
 

@@ -45,6 +45,7 @@ class Record(IntEnum):
     DATA = 6  # a message lies in shared memory
     CREDIT = 7  # messages were taken out of it
     HEADER = 8  # the form of a message that comes otherwise
+    NORMS = 9
 
 
 def framed(record: Record, content: bytes = b"") -> bytes:

@@ -3,18 +3,20 @@
     pipeline = Pipeline(stages, program, loss=loss_fn, optimizer=lambda named: AdamW(...))
     result = pipeline.step(batch, target)
 
-In a process group each rank runs one device; without one, all devices run in this process.
+In a process group each rank runs one device; without one, all devices run in this process. Where
+the program does not flush, a step is an update, and what it leaves in flight runs with the next
+ones; `drain` finishes it.
 """
 
 from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
-from typing import Literal, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import torch
@@ -23,7 +25,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from weft.errors import Disagreement, NonfiniteError, WeftError
+from weft.errors import Disagreement, InputError, NonfiniteError, WeftError
 from weft.ir.kinds import Kind
 from weft.ir.program import Program
 from weft.runtime.agreement import (
@@ -34,11 +36,25 @@ from weft.runtime.agreement import (
     sums_of_ends,
 )
 from weft.runtime.batch import Data, checksum, cut, weights_of
+from weft.runtime.bind import Forward, Setting
 from weft.runtime.clock import Recording
-from weft.runtime.executor import Executor, Forward, Losses, Setting
-from weft.runtime.fit import check_fit, computed, forwards_of, kind_of
+from weft.runtime.delay import Delay
+from weft.runtime.executor import Executor, Losses
+from weft.runtime.fit import (
+    check_fit,
+    computed,
+    first_step,
+    flowing,
+    forwards_of,
+    is_flowing,
+    kind_of,
+)
+from weft.runtime.flowing import Flight, Flowing, Scopes, Site, ring_of, rules_of
+from weft.runtime.flushing import Flushing
 from weft.runtime.forms import StageForms
 from weft.runtime.gradients import Gradients
+from weft.runtime.lags import Scope
+from weft.runtime.makers import Makers, NamedParameters, Nonfinite
 from weft.runtime.randomness import Draw, keyed
 from weft.runtime.result import Result
 from weft.runtime.split import names_of
@@ -48,8 +64,7 @@ from weft.runtime.transport.loopback import Loopback
 from weft.runtime.world import Alone, Carrier, Ranks, World
 from weft.timeline import Timeline
 
-NamedParameters: TypeAlias = Iterable[tuple[str, nn.Parameter]]
-Nonfinite: TypeAlias = Literal["stop", "skip", "ignore"]
+Microbatches: TypeAlias = Sequence[tuple[Tensor, ...]]
 
 
 class Pipeline:
@@ -58,7 +73,11 @@ class Pipeline:
     loss       loss(output, target) of a microbatch; the step's loss is their weighted sum
     optimizer  makes the optimizer of one stage from its named parameters
     scheduler  makes the learning-rate scheduler of an optimizer; steps once for each update
-    clip       the largest global norm of the gradients
+    clip       the largest norm of the gradients
+    clip_by    whose norm: "global", of a "group" of stages that are equally late, or of a "stage";
+               the widest that the program has without standing still, which is global unless
+               it is asynchronous
+    delay      what to do about weights that come late, for asynchronous programs
     seed       of everything random; see `weft.runtime.randomness`
     nonfinite  what to do on all ranks when the loss or the norm is not finite: stop with an
                error, skip the update, or ignore it
@@ -76,15 +95,23 @@ class Pipeline:
         optimizer: Callable[[NamedParameters], Optimizer] | None = None,
         scheduler: Callable[[Optimizer], LRScheduler] | None = None,
         clip: float | None = None,
+        clip_by: Scope | None = None,
+        delay: Delay | None = None,
         seed: int = 0,
         nonfinite: Nonfinite = "stop",
         deadline: float | None = 60.0,
         transport: Carrier = "auto",
     ) -> None:
         depth = check_fit(stages, program)
-        program = computed(program)
-        self._program, self._loss, self._clip = program, loss, clip
-        self._nonfinite, self._deadline = nonfinite, deadline
+        flow = flowing(program) if is_flowing(program) else None
+        if flow is None and (delay is not None or clip_by not in (None, "global")):
+            raise InputError(
+                f"{program.name} flushes: its gradients are clipped by their global norm and come"
+                f" without delay; leave clip_by and delay out"
+            )
+        delay = delay or Delay()
+        program = computed(program) if flow is None else ring_of(flow)
+        self._program, self._loss, self._deadline = program, loss, deadline
         self._draw, self._runs, self._is_compared = Draw(seed), 0, False
         ties = ties_of(stages)
         untie(stages, ties)
@@ -94,20 +121,35 @@ class Pipeline:
             if dist.is_available() and dist.is_initialized()
             else Alone(program)
         )
-        self._compare(f"{program.digest} {seed} {structure(stages)}", "program, seed or stages")
+        self._compare(
+            f"{(flow or program).digest} {seed} {structure(stages)}", "program, seed or stages"
+        )
         self._copies = self._made(stages)
         self._compare_copies(ties)
-        self._gradients = Gradients(program, stages, self._copies, ties, self._world)
-        self._forms = StageForms(stages, program.graph, loss)
-        self._trainers = self._executors(program, Stage.forward)
-        self._readers = self._executors(forwards_of(program), Stage.infer)
-        self._optimizers = [
-            optimizer(list(stage.module.named_parameters()))
-            for stage in self._copies.values()
-            if optimizer and any(p.requires_grad for p in stage.module.parameters())
-        ]
-        self._schedulers = [scheduler(made) for made in self._optimizers] if scheduler else []
-        self._piled: list[Result] = []  # batches whose gradients wait for an update
+        self._forms = StageForms(stages, program.graph, loss, delay.precision)
+        self._readers = self._executors(forwards_of(first_step(program)), Stage.infer)
+        makers = Makers(optimizer, scheduler)
+        self._flushing = self._flowing = None
+        if flow is None:
+            self._flushing = Flushing(
+                self._executors(program, Stage.forward),
+                Gradients(program, stages, self._copies, ties, self._world),
+                self._copies,
+                makers,
+                clip=clip,
+                nonfinite=nonfinite,
+            )
+        else:
+            scopes = Scopes(clip, clip_by, nonfinite, delay)
+            self._flowing = Flowing(
+                flow,
+                rules_of(flow, stages, ties, self._world, scopes),
+                Site(stages, self._copies, ties, self._world, self._forms, self._draw),
+                makers,
+                loss=loss,
+                delay=delay,
+                device=self._device,
+            )
 
     def step(
         self,
@@ -117,17 +159,38 @@ class Pipeline:
         weights: Sequence[float] | None = None,
         update: bool = True,
     ) -> Result:
-        """Forward and backward of one batch, and an update unless gradients shall pile up."""
+        """Forward and backward of one batch, and an update unless gradients shall pile up.
+
+        Where the program does not flush, the losses are those of this batch, but its backwards
+        and its update may run with the next steps.
+        """
         with self._told():
-            result = self._ran(self._trainers, (batch, target), weights)
-            self._draw.step += 1
-            self._piled.append(result)
-            return self._updated(result) if update else result
+            if self._flowing is not None:
+                return self._flowed((batch, target), weights, is_updated=update)
+            assert self._flushing is not None
+            run = partial(self._stepped, self._flushing.executors, (batch, target), weights)
+            return self._flushing.step(run, self._draw.step + 1, is_updated=update)
+
+    def drain(self) -> Flight:
+        """Finish what is in flight, with its updates; all stages have as many of them then.
+
+        The next step goes on with weights of the same versions as without a drain; where a
+        schedule stashes none, with the newest.
+        """
+        if self._flowing is None:
+            raise InputError(f"{self._program.name} flushes in every step: nothing is in flight")
+        with self._told():
+            return self._flowing.drain()
 
     def evaluate(
         self, batch: Data, target: Data, *, weights: Sequence[float] | None = None
     ) -> Result:
-        """The loss of a batch in evaluation mode; gradients, buffers and randomness stay."""
+        """The loss of a batch in evaluation mode; gradients, buffers and randomness stay.
+
+        Drained first, where the program does not flush: all stages use weights of one version.
+        """
+        if self._flowing is not None:
+            self.drain()
         trained = [module for module in self.modules.values() if module.training]
         for module in trained:
             module.eval()
@@ -138,8 +201,8 @@ class Pipeline:
             for module in trained:
                 module.train()
 
-    def gathered(self, result: Result) -> Timeline:
-        """The timeline of a step on all ranks, on the clock of device 0; every rank asks."""
+    def gathered(self, result: Result | Flight) -> Timeline:
+        """The timeline of a step or a flight on all ranks, on the clock of device 0; all ask."""
         local = result.timeline
         both = np.stack([local.start, local.end])
         both[both != 0] += self._world.lag
@@ -155,7 +218,15 @@ class Pipeline:
     @property
     def optimizers(self) -> Sequence[Optimizer]:
         """Those of the stages that this process trains."""
-        return tuple(self._optimizers)
+        mode = self._flushing or self._flowing
+        return tuple(mode.optimizers) if mode else ()
+
+    @property
+    def copies(self) -> dict[int, int]:
+        """How many copies of its weights each stage of this process has, by stage."""
+        if self._flowing is not None:
+            return self._flowing.copies
+        return {stage: 1 for _, stage in self._copies}
 
     # building
 
@@ -209,8 +280,12 @@ class Pipeline:
         """Whatever goes wrong here ends the waits of all other ranks."""
         try:
             yield
-        except (Disagreement, NonfiniteError):
+        except Disagreement:
             raise  # all ranks raise it
+        except NonfiniteError as error:
+            if self._flowing is not None:  # other ranks are not there yet
+                self._world.fail(self._reason(error))
+            raise
         except BaseException as error:
             self._world.fail(self._reason(error))
             raise
@@ -233,16 +308,40 @@ class Pipeline:
         inputs, targets = cut(data[0], count, "batch"), cut(data[1], count, "target")
         self._set_loss(targets, weights_of(weights, count))
         self._begin(executors, (inputs, targets))
-        recording = Recording(program, self._device)
+        recording = Recording(len(program), self._device)
         page, run = self._world.ledger.open(self._runs, count), self._runs
         self._runs += 1
-        try:
-            self._run(executors, recording, partial(self._world.ledger.tell, run))
-        except BaseException:
-            if executors is self._trainers:
-                self._clear()  # of gradients to which some microbatches were added
-            raise
+        self._run(executors, recording, partial(self._world.ledger.tell, run))
         return Result(None, False, page, self._world.ledger, recording, program, self._dtype)
+
+    def _stepped(
+        self,
+        executors: Sequence[Executor],
+        data: tuple[Data, Data],
+        weights: Sequence[float] | None,
+    ) -> Result:
+        """The same for training: randomness is another in the next step."""
+        result = self._ran(executors, data, weights)
+        self._draw.step += 1
+        return result
+
+    def _flowed(
+        self, data: tuple[Data, Data], weights: Sequence[float] | None, *, is_updated: bool
+    ) -> Result:
+        """A step of a program that does not flush."""
+        assert self._flowing is not None
+        if not is_updated:
+            raise InputError(
+                f"{self._program.name} updates by itself; for larger batches give it more"
+                f" microbatches instead of update=False"
+            )
+        count, run = self._program.microbatches, self._runs
+        inputs, targets = cut(data[0], count, "batch"), cut(data[1], count, "target")
+        self._world.begin(self._deadline if run else None)
+        self._compare_first(inputs, targets)
+        self._runs += 1
+        page = self._flowing.step(inputs, targets, weights_of(weights, count), run)
+        return Result(None, False, page, self._world.ledger, None, self._program, self._dtype)
 
     def _run(
         self,
@@ -261,14 +360,12 @@ class Pipeline:
     def _begin(
         self,
         executors: Sequence[Executor],
-        data: tuple[Sequence[tuple[Tensor, ...]], Sequence[tuple[Tensor, ...]]],
+        data: tuple[Microbatches, Microbatches],
     ) -> None:
         inputs, targets = data
         is_first = not executors[0].has_run
         self._world.begin(None if is_first else self._deadline)
-        if not self._is_compared:
-            self._compare(checksum([*inputs, *targets]), "the first batch or target")
-            self._is_compared = True
+        self._compare_first(inputs, targets)
         self._forms.begin(inputs, targets)
         for executor in executors:
             executor.begin(inputs)
@@ -276,6 +373,12 @@ class Pipeline:
             [route for executor in executors for route in executor.incoming],
             [route for executor in executors for route in executor.outgoing],
         )
+
+    def _compare_first(self, inputs: Microbatches, targets: Microbatches) -> None:
+        """Refuse ranks that were given different data."""
+        if not self._is_compared:
+            self._compare(checksum([*inputs, *targets]), "the first batch or target")
+            self._is_compared = True
 
     def _set_loss(self, targets: list[tuple[Tensor, ...]], shares: tuple[float, ...]) -> None:
         def weighted(output: Tensor, microbatch: int) -> Tensor:
@@ -285,42 +388,6 @@ class Pipeline:
         last = self._program.stages - 1
         for (_, index), stage in self._copies.items():
             stage.loss = weighted if index == last else None
-
-    def _updated(self, result: Result) -> Result:
-        """Sum over copies, clip, step every stage's optimizer, and start from no gradients."""
-        is_watched = self._nonfinite != "ignore"
-        reason = self._bad_loss() if is_watched else None
-        norm = None
-        if not reason:
-            self._gradients.sum_copies()
-            if self._clip is not None:
-                norm = self._gradients.clip(self._clip)
-                if is_watched and not torch.isfinite(norm):
-                    reason = f"the norm of the gradients of step {self._draw.step} is {norm:g}"
-        if not reason:
-            for optimizer in self._optimizers:
-                optimizer.step()
-            for scheduler in self._schedulers:
-                scheduler.step()
-        self._clear()
-        if reason and self._nonfinite == "stop":
-            remedy = "nonfinite='skip' leaves such updates out"
-            raise NonfiniteError(f"{reason}; no weight was changed. {remedy}")
-        return replace(result, norm=norm, is_skipped=reason is not None)
-
-    def _bad_loss(self) -> str | None:
-        """The first loss since the last update that is not finite."""
-        first = self._draw.step - len(self._piled) + 1
-        for step, result in enumerate(self._piled, start=first):
-            if result.bad_loss:
-                return f"the loss of step {step} is {result.bad_loss}"
-        return None
-
-    def _clear(self) -> None:
-        """Start from no gradients."""
-        self._piled.clear()
-        for stage in self._copies.values():
-            stage.module.zero_grad(set_to_none=True)
 
 
 def _run_in_turn(executors: Sequence[Executor], recording: Recording, waiting: Loopback) -> None:

@@ -7,7 +7,7 @@ model), so that order, recomputation and the number of devices change nothing.
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -23,6 +23,11 @@ class Draw:
     seed: int = 0
     step: int = 0
     microbatch: int = 0
+    places: dict[int, tuple[int, int]] = field(default_factory=dict)  # step and microbatch by id
+
+    def enter(self, microbatch: int) -> None:
+        """The forward of a microbatch of this step, or of the step that it has a place in."""
+        self.step, self.microbatch = self.places.get(microbatch, (self.step, microbatch))
 
     def key(self, name: str) -> int:
         text = f"{self.seed}/{self.step}/{self.microbatch}/{name}"

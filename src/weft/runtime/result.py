@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from weft.cost import Share
+from weft.errors import InputError
 from weft.ir.program import Program
 from weft.runtime.clock import Recording
 from weft.runtime.ledger import Ledger, Losses
@@ -28,7 +29,7 @@ class Result:
     is_skipped: bool
     _page: Losses = field(repr=False)
     _ledger: Ledger = field(repr=False)
-    _recording: Recording = field(repr=False)
+    _recording: Recording | None = field(repr=False)
     _program: Program = field(repr=False)
     _dtype: torch.dtype = field(repr=False)
 
@@ -45,6 +46,11 @@ class Result:
     @cached_property
     def timeline(self) -> Timeline:
         """When this process did what; `Pipeline.gathered` has all ranks."""
+        if self._recording is None:
+            raise InputError(
+                "the actions of an asynchronous step are spread over several calls; the flight that"
+                " Pipeline.drain() returns has their timeline"
+            )
         start, end = self._recording.seconds()
         return Timeline(self._program, Share().cost(self._program), start, end, is_measured=True)
 

@@ -6,6 +6,7 @@ Knows autograd; knows neither devices nor schedules.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -16,11 +17,13 @@ from torch.func import functional_call
 
 from weft.runtime.deferred import Recorder, Tape
 from weft.runtime.randomness import Draw
+from weft.runtime.stash import Stash, following
 
 Values: TypeAlias = tuple[Tensor, ...]
 Gradients: TypeAlias = Sequence[Tensor | None]
 Passed: TypeAlias = tuple[Tensor | None, ...]
 Loss: TypeAlias = Callable[[Tensor, int], Tensor]
+Versions: TypeAlias = tuple[int, ...]
 
 
 @dataclass(slots=True)
@@ -30,6 +33,7 @@ class Saved:
     inputs: Values
     outputs: Values = ()
     tape: Tape | None = None  # of layers that defer their weight gradients
+    versions: Versions = ()  # of the weights
     gradients: list[tuple[nn.Parameter, Tensor]] = field(default_factory=list)
 
 
@@ -39,6 +43,9 @@ class Stage:
     `loss(output, microbatch)` is set on the last stage only: its forward ends with the
     microbatch's weighted loss. Where a stage is split, some backwards come in two halves: these
     defer their weight gradients.
+
+    With `stashes` a forward computes with the `versions` of them that are set, and its backward
+    with the same, unless it `is_stashing` nothing: then with the newest.
     """
 
     def __init__(
@@ -59,6 +66,10 @@ class Stage:
         self._is_deferring = is_split and self._recorder.attach(module)
         self._weights = [weight for weight in module.parameters() if weight.requires_grad]
         self._saved: dict[int, Saved] = {}
+        self.stashes: Sequence[Stash] = ()
+        self.versions: Versions = ()
+        self.is_stashing = True
+        self.dtype: torch.dtype | None = None  # of values, where that is not the data's
         self._device = next((p.device for p in module.parameters()), torch.device("cpu"))
 
     def forward(
@@ -68,6 +79,10 @@ class Stage:
         saved = self._saved[microbatch] = Saved(tuple([self._leaf(value) for value in inputs]))
         if is_divided and self._is_deferring:
             saved.tape = Tape()
+        saved.versions = self.versions
+        if self.is_stashing:
+            for stash, version in zip(self.stashes, saved.versions, strict=True):
+                stash.take(version)
         if self._is_recomputed:
             with torch.no_grad():
                 return tuple(value.detach() for value in self._run(microbatch, saved))
@@ -76,8 +91,11 @@ class Stage:
 
     def infer(self, microbatch: int, inputs: Sequence[Tensor]) -> Values:
         """The outputs alone: nothing is kept for a backward."""
+        newest = tuple(stash.newest for stash in self.stashes)
         with torch.no_grad():
-            return self._run(microbatch, Saved(tuple(map(self._here, inputs))))
+            return self._run(
+                microbatch, Saved(tuple(map(self._here, inputs)), versions=newest), is_kept=False
+            )
 
     def recompute(self, microbatch: int) -> None:
         """The forward again, from the stored inputs; buffers are not touched twice."""
@@ -93,6 +111,9 @@ class Stage:
         outputs, grads = _differentiable(saved.outputs, self._all_here(gradients))
         if outputs:
             _backward(outputs, grads)
+        if self.is_stashing:
+            for stash, version in zip(self.stashes, saved.versions, strict=True):
+                stash.give_back(version)
         return tuple([value.grad for value in saved.inputs])
 
     def input_grad(
@@ -120,6 +141,8 @@ class Stage:
     def forget(self) -> None:
         """Drop what is left of a step that did not end."""
         self._saved.clear()
+        for stash in self.stashes:
+            stash.forget()
 
     def _leaf(self, value: Tensor) -> Tensor:
         """A value without history that collects its gradient, unless data or whole numbers."""
@@ -129,7 +152,9 @@ class Stage:
         return leaf
 
     def _here(self, value: Tensor) -> Tensor:
-        """A value on the device of this stage's weights."""
+        """A value on the device of this stage's weights, of the type that it computes with."""
+        if self.dtype is not None and value.is_floating_point():
+            return value.to(self._device, self.dtype)
         return value if value.device == self._device else value.to(self._device)
 
     def _all_here(self, gradients: Gradients) -> Gradients:
@@ -140,20 +165,29 @@ class Stage:
         return len(self._saved)
 
     def _run(
-        self, microbatch: int, saved: Saved, buffers: dict[str, Tensor] | None = None
+        self,
+        microbatch: int,
+        saved: Saved,
+        buffers: dict[str, Tensor] | None = None,
+        *,
+        is_kept: bool = True,
     ) -> Values:
-        self._draw.microbatch = microbatch
+        self._draw.enter(microbatch)
         self._recorder.tape = saved.tape
+        swap = buffers or {}
+        for stash, version in zip(self.stashes, saved.versions, strict=True):
+            swap |= stash.leaves(version if self.is_stashing else stash.newest)
         try:
-            out = (
-                self.module(*saved.inputs)
-                if buffers is None
-                else functional_call(self.module, buffers, saved.inputs)
-            )
+            with nullcontext() if self.is_stashing or not is_kept else following(swap):
+                out = (
+                    functional_call(self.module, swap, saved.inputs)
+                    if swap
+                    else self.module(*saved.inputs)
+                )
+                values = out if isinstance(out, tuple) else (out,)
+                return (self.loss(values[0], microbatch),) if self.loss else values
         finally:
             self._recorder.tape = None
-        values = out if isinstance(out, tuple) else (out,)
-        return (self.loss(values[0], microbatch),) if self.loss else values
 
 
 def _differentiable(

@@ -18,6 +18,7 @@ from torch import Tensor
 from weft.runtime.message import Receive, Send, Values
 
 Loss: TypeAlias = Tensor | float  # a tensor as long as a device may still compute it
+Inputs: TypeAlias = dict[int, Sequence[Tensor]]
 
 
 class Step(Protocol):
@@ -34,7 +35,7 @@ class Step(Protocol):
 class Batch:
     """What a run begins and ends with, by microbatch."""
 
-    inputs: Sequence[Sequence[Tensor]] = ()  # of the first stages
+    inputs: Inputs = field(default_factory=dict)  # of the first stages
     losses: dict[int, Loss] = field(default_factory=dict)  # of the last ones
 
 

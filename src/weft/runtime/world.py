@@ -16,6 +16,7 @@ from torch import Tensor
 from weft.errors import InputError
 from weft.ir.program import Program
 from weft.runtime.agreement import refuse_different
+from weft.runtime.board import Board
 from weft.runtime.clock import lag
 from weft.runtime.ledger import Ledger
 from weft.runtime.mesh import Mesh
@@ -27,6 +28,8 @@ from weft.runtime.transport.loopback import Loopback
 from weft.runtime.transport.shared import Shared
 from weft.runtime.window import Windows, windows_of
 
+MOST_COPIES = 64  # of a tied weight, times the updates of it that may be under way
+
 Carrier: TypeAlias = Literal["auto", "shared", "gloo", "nccl"]
 
 
@@ -37,6 +40,7 @@ class World(Protocol):
     carrier: str  # the transport that was chosen, by name
     transport: Transport
     ledger: Ledger
+    board: Board
     lag: float  # what to add to this process's clock to have that of device 0
 
     def gather(self, share: bytes, what: str) -> list[bytes]:
@@ -60,6 +64,7 @@ class Alone:
         self.carrier = "loopback"
         self.transport: Transport = Loopback()
         self.ledger = Ledger(None, ())
+        self.board = Board(None)
         self.lag = 0.0
 
     def gather(self, share: bytes, what: str) -> list[bytes]:
@@ -105,6 +110,7 @@ class Ranks:
         pairs = _neighbours(program, ties)
         self.transport = _transport(chosen, met.mesh, (program, pairs), device, windows)
         self.ledger = Ledger(met.mesh, _last_devices(program))
+        self.board = Board(met.mesh)
         self.lag = 0.0 if met.is_one_clock else lag(met.mesh)
 
     def gather(self, share: bytes, what: str) -> list[bytes]:
@@ -151,7 +157,8 @@ def _transport(
     program, neighbours = run
     groups = nccl_groups(neighbours) if carrier == "nccl" else gloo_groups(program.devices)
     buffers = device if carrier == "nccl" else torch.device("cpu")
-    return Grouped(mesh, groups, program=program, device=buffers, windows=windows)
+    numbers = max(program.microbatches * program.steps, MOST_COPIES, program.placement.table.size)
+    return Grouped(mesh, groups, numbers=numbers, device=buffers, windows=windows)
 
 
 def _neighbours(program: Program, ties: Sequence[Sequence[End]]) -> Sequence[tuple[int, int]]:

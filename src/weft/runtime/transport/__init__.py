@@ -29,6 +29,9 @@ class Transport(Protocol):
     def begin(self, incoming: Sequence[Route], outgoing: Sequence[Route]) -> None:
         """Prepare for a run with these messages, in the order of need."""
 
+    def go_on(self, incoming: Sequence[Route], outgoing: Sequence[Route]) -> None:
+        """Prepare for further messages of a run, each channel's in the order of its sender."""
+
     def end(self) -> None:
         """Wait until what was sent has left."""
 

@@ -20,7 +20,6 @@ from torch import Tensor
 
 from weft.errors import RankError
 from weft.ir.kinds import Direction
-from weft.ir.program import Program
 from weft.runtime.mesh import Mesh, Record
 from weft.runtime.message import (
     NAME,
@@ -71,16 +70,17 @@ class Grouped:
         mesh: Mesh,
         groups: Groups,
         *,
-        program: Program,
+        numbers: int,
         device: torch.device,
         windows: Windows,
     ) -> None:
         self._mesh, self._groups, self._device, self._windows = mesh, groups, device, windows
-        self._microbatches = max(program.microbatches, program.placement.table.size)
+        self._numbers = numbers  # that microbatches and copies have
         self._sent: dict[Channel, deque[Sent]] = defaultdict(deque)
         self._forms: dict[Message, Forms] = {}
         self._coming: dict[Channel, deque[Route]] = defaultdict(deque)
         self._posted: dict[Message, list[Posted]] = {}
+        self._ahead: dict[Channel, int] = defaultdict(int)  # posted and not taken
         self._headers: dict[Message, deque[bytes]] = defaultdict(deque)
         self._unsent: dict[Message, Route] = {}
         mesh.handle(Record.HEADER, self._on_header)
@@ -110,6 +110,7 @@ class Grouped:
         def receive() -> Values:
             self._post_until(route)
             values = []
+            self._ahead[route.source, message.direction] -= 1
             for work, value in self._posted.pop(message):
                 if work is not None:
                     self._finish(work, route, str(route))
@@ -122,11 +123,15 @@ class Grouped:
 
     def begin(self, incoming: Sequence[Route], outgoing: Sequence[Route]) -> None:
         self._coming.clear()
-        for route in sorted(incoming, key=lambda route: route.turn):
+        self._unsent.clear()
+        self.go_on(sorted(incoming, key=lambda route: route.turn), outgoing)
+
+    def go_on(self, incoming: Sequence[Route], outgoing: Sequence[Route]) -> None:
+        for route in incoming:
             self._coming[route.source, route.message.direction].append(route)
-        self._unsent = {route.message: route for route in outgoing}
-        for coming in self._coming.values():
-            for _ in range(AHEAD):
+        self._unsent.update((route.message, route) for route in outgoing)
+        for channel, coming in self._coming.items():
+            for _ in range(AHEAD - self._ahead[channel]):
                 self._post_next(coming)
 
     def end(self) -> None:
@@ -199,6 +204,7 @@ class Grouped:
                 raise self._lost(error, route, str(route)) from None
             posted.append(Posted(work, tensor))
         self._posted[message] = posted
+        self._ahead[source, message.direction] += 1
 
     def _header(self, route: Route) -> bytes:
         arrived = self._headers[route.message]
@@ -209,7 +215,7 @@ class Grouped:
         self._headers[name_in(content)].append(content[NAME.size :])
 
     def _tag(self, message: Message, place: int) -> int:
-        return (message.edge * MOST_VALUES + place) * self._microbatches + message.microbatch
+        return (message.edge * MOST_VALUES + place) * self._numbers + message.microbatch
 
     def _finish_sent(self, sent: Sent) -> None:
         self._finish(sent.work, sent.route, _reading(sent.route))

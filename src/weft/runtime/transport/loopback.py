@@ -30,6 +30,9 @@ class Loopback:
         """Forget what a run that failed has left."""
         self._waiting.clear()
 
+    def go_on(self, incoming: Sequence[Route], outgoing: Sequence[Route]) -> None:
+        """Nothing to prepare."""
+
     def abandon(self) -> None:
         """Nobody else waits."""
 

@@ -160,6 +160,9 @@ class Shared:
     def begin(self, incoming: Sequence[Route], outgoing: Sequence[Route]) -> None:
         """Forms travel with the messages: nothing to prepare."""
 
+    def go_on(self, incoming: Sequence[Route], outgoing: Sequence[Route]) -> None:
+        """Nothing to prepare."""
+
     def abandon(self) -> None:
         """The mesh tells the others; no wait of theirs depends on this transport."""
 

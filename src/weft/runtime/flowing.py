@@ -1,0 +1,418 @@
+"""Flowing: a pipeline whose updates come between microbatches, and which is never empty.
+
+    step    takes the microbatches of one update; what they cannot finish yet stays in flight
+    drain   finishes what is in flight, with its updates, so that every stage has as many
+
+Weights of each microbatch are of the versions that the program says, drained or not.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property, reduce
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from weft.cost import Share as Unit
+from weft.errors import InputError, WeftError
+from weft.ir.kinds import Kind
+from weft.ir.lanes import Lane
+from weft.ir.program import Program
+from weft.ir.versions import resident_versions
+from weft.runtime.bind import Setting
+from weft.runtime.clock import Recording
+from weft.runtime.delay import Delay
+from weft.runtime.flow import Flow, Item, flight, most_in_flight
+from weft.runtime.forms import StageForms
+from weft.runtime.lags import Scope, Versions, check_ties, scoped
+from weft.runtime.ledger import Losses
+from weft.runtime.makers import Makers, Nonfinite
+from weft.runtime.parts import Part, Rules, Share, Tie, scaling_of
+from weft.runtime.randomness import Draw
+from weft.runtime.runner import Runner
+from weft.runtime.stage import Stage
+from weft.runtime.stash import Stash
+from weft.runtime.steps import Loss
+from weft.runtime.ties import End
+from weft.runtime.transport.loopback import Loopback
+from weft.runtime.world import World
+from weft.timeline import Timeline
+
+RECORDED = 64  # updates behind each drain whose actions are recorded
+SPARE = 8  # numbers of microbatches beyond those in flight
+
+Data: TypeAlias = Sequence[tuple[Tensor, ...]]
+Criterion: TypeAlias = Callable[..., Tensor]
+
+
+@dataclass(frozen=True, eq=False)
+class Flight:
+    """What ran between two drains: its first updates, on this process."""
+
+    updates: int
+    _program: Program = field(repr=False)
+    _recordings: Mapping[int, Recording] = field(repr=False)  # by device
+
+    @cached_property
+    def timeline(self) -> Timeline:
+        """When this process did what; `Pipeline.gathered` has all ranks."""
+        start, end = np.zeros((2, len(self._program)))
+        for device, recording in self._recordings.items():
+            mine = self._program.device_of == device
+            start[mine], end[mine] = recording.seconds()
+        cost = Unit().cost(self._program)
+        return Timeline(self._program, cost, start, end, is_measured=True)
+
+
+class Site(NamedTuple):
+    """The stages of a model, and what of them and around them is in this process."""
+
+    stages: Sequence[nn.Module]
+    copies: Mapping[tuple[int, int], Stage]
+    ties: Sequence[Sequence[End]]
+    world: World
+    forms: StageForms
+    draw: Draw
+
+
+class Scopes(NamedTuple):
+    """What a user asks of updates."""
+
+    clip: float | None
+    clip_by: Scope | None
+    nonfinite: Nonfinite
+    delay: Delay
+
+
+@dataclass(slots=True)
+class Given:
+    """What a user gave for each microbatch in flight, by its number."""
+
+    targets: dict[int, tuple[Tensor, ...]] = field(default_factory=dict)
+    shares: dict[int, float] = field(default_factory=dict)
+    scales: dict[int, float] = field(default_factory=dict)
+
+
+class Flowing:
+    """The stages of a process in a program that does not flush."""
+
+    def __init__(
+        self,
+        program: Program,
+        rules: Rules,
+        site: Site,
+        makers: Makers,
+        *,
+        loss: Criterion,
+        delay: Delay,
+        device: torch.device,
+    ) -> None:
+        self._program, self._rules, self._delay = program, rules, delay
+        self._world, self._draw, self._forms = site.world, site.draw, site.forms
+        self._loss, self._device = loss, device
+        self._copies = {stage: copy for (_, stage), copy in site.copies.items()}
+        ring = ring_of(program)
+        self._numbers = ring.microbatches * ring.steps
+        self._given = Given()
+        self._versions = Versions(program)
+        self.parts = self._parted(site, makers)
+        setting = Setting(ring, site.world.transport, site.forms, Stage.forward)
+        self._flows = {one: Flow(program, one) for one in range(program.devices)}
+        self._runners = {
+            one: Runner(
+                program,
+                setting,
+                one,
+                {place: site.copies[place] for place in program.placement.held[one]},
+                self.parts,
+                rules,
+                versions=self._versions_of,
+                on_loss=self._on_loss,
+            )
+            for one in site.world.devices
+        }
+        for copy in self._copies.values():
+            copy.is_stashing, copy.dtype = program.is_stashing, delay.precision
+        self.updates = 0  # that batches were given for
+        self._runs: dict[int, int] = {}  # of the ledger, by update
+        self._losses: dict[int, dict[int, Loss]] = {}
+        self._begin_flight()
+
+    # what a user asks for
+
+    def step(self, inputs: Data, targets: Data, shares: Sequence[float], run: int) -> Losses:
+        """Take the microbatches of one update, and run as far as they reach."""
+        update, count = self.updates, self._program.microbatches
+        for stage, copy in self._copies.items():
+            copy.loss = None if self._program.graph.successors[stage] else self._weighted
+        first = (update - self._rules.origin) * count
+        numbers = [(first + index) % self._numbers for index in range(count)]
+        self._forms.go_on(numbers, inputs, targets)
+        for index, number in enumerate(numbers):
+            self._given.targets[number], self._given.shares[number] = targets[index], shares[index]
+            self._draw.places[number] = (update, index)
+            for runner in self._runners.values():
+                runner.batch.inputs[number] = inputs[index]
+        page = self._world.ledger.open(run, count)
+        self._rules.pages[update], self._runs[update] = page, run
+        self._rules.forget(self._settled)
+        self.updates += 1
+        self._run({one: [*flow.until(first + count)] for one, flow in self._flows.items()})
+        if update < self._delay.warmup:
+            self.drain()
+            self._restart()
+        return page
+
+    def drain(self) -> Flight:
+        """Finish what is in flight, with its updates."""
+        given = (self.updates - self._rules.origin) * self._program.microbatches
+        self._run({one: [*flow.drained(given)] for one, flow in self._flows.items()})
+        for part in self._all_parts:
+            part.announce(self.updates)
+        for part in self._all_parts:
+            part.settle(self.updates)
+        self._world.transport.end()
+        landed = self._landed()
+        if not self._program.is_stashing:
+            self._restart()  # older versions, which the next forwards would use, are not kept
+        return landed
+
+    @property
+    def optimizers(self) -> list[Optimizer]:
+        return [part.optimizer for part in self._all_parts if part.optimizer is not None]
+
+    @property
+    def copies(self) -> dict[int, int]:
+        """The most copies of any of its weights that each stage has."""
+        return {
+            stage: max((part.stash.copies for part in parts), default=1)
+            for stage, parts in self.parts.items()
+        }
+
+    @property
+    def _all_parts(self) -> list[Part]:
+        return [part for parts in self.parts.values() for part in parts]
+
+    @property
+    def _settled(self) -> int:
+        """Updates that are over in all parts of this process."""
+        least = min((part.stash.newest for part in self._all_parts), default=self.updates)
+        return least if self._rules.scaling is None else min(least, self._rules.scaling.known)
+
+    # building
+
+    def _parted(self, site: Site, makers: Makers) -> dict[int, list[Part]]:
+        """The parts of every stage that is here: its own weights, then its ends of tied ones."""
+        tied = {end: number for number, ends in enumerate(site.ties) for end in ends}
+        parts: dict[int, list[Part]] = {}
+        for stage, copy in self._copies.items():
+            named = [*copy.module.named_parameters()]
+            own = [(name, weight) for name, weight in named if End(stage, name) not in tied]
+            ends = [(name, weight) for name, weight in named if End(stage, name) in tied]
+            made = [self._part(site, makers, stage, own)]
+            made += [
+                self._part(site, makers, stage, [end], tied[End(stage, end[0])]) for end in ends
+            ]
+            parts[stage] = [part for part in made if part is not None]
+            copy.stashes = [part.stash for part in parts[stage]]
+        return parts
+
+    def _part(
+        self,
+        site: Site,
+        makers: Makers,
+        stage: int,
+        named: Sequence[tuple[str, nn.Parameter]],
+        number: int | None = None,
+    ) -> Part | None:
+        """Some weights of a stage, or its end of the tied weight of this number."""
+        if not any(weight.requires_grad for _, weight in named):
+            return None
+        ends = [End(stage, "")] if number is None else site.ties[number]
+        home, places = ends[0].stage, places_of(site.stages)
+        stash = Stash(
+            named,
+            resident_versions(self._program)[home],
+            dtype=self._delay.precision,
+            lead=self._versions.lead(home) if self._delay.predict else 0,
+            since=self._delay.warmup,
+        )
+        tie = None
+        if number is not None:
+            devices = [self._program.placement.pipes[0][end.stage] for end in ends]
+            tie = Tie(number, devices, [end.stage for end in ends].index(stage), site.world)
+        return Part(
+            stage if number is None else self._program.stages + number,
+            home,
+            stash,
+            self._rules,
+            places=[places[End(stage, name)] for name, weight in named if weight.requires_grad],
+            made=makers.both(named),
+            tie=tie,
+        )
+
+    def _versions_of(self, stage: int, microbatch: int) -> tuple[int, ...]:
+        """What each part of a stage uses; a tied weight is as its first stage has it."""
+        origin, parts = self._rules.origin, self.parts[stage]
+        return tuple([origin + self._versions.of(part.stage, microbatch) for part in parts])
+
+    # running
+
+    def _run(self, items: Mapping[int, list[Item]]) -> None:
+        for device, flight_items in self._log.items():
+            flight_items += [item for item in items[device] if item.microbatch < self._until]
+        transport = self._world.transport
+        if isinstance(transport, Loopback):
+            self._run_in_turn(items, transport)
+            return
+        (runner,) = self._runners.values()
+        transport.go_on(*runner.messages(items))
+        runner.run(items[runner.device], self._recordings[runner.device], self._until)
+
+    def _run_in_turn(self, items: Mapping[int, list[Item]], waiting: Loopback) -> None:
+        """Every device in turn, as far as it gets, until all have ended."""
+        left = {device: deque(items[device]) for device in self._runners}
+        while any(left.values()):
+            before = sum(map(len, left.values()))
+            for device, runner in self._runners.items():
+                recording, mine = self._recordings[device], left[device]
+                while mine and runner.is_ready(mine[0], waiting):
+                    runner.run([mine.popleft()], recording, self._until)
+            for part in self._all_parts:
+                part.announce()
+            if before == sum(map(len, left.values())):
+                raise WeftError("the program stands still; verification should tell why")
+
+    def _weighted(self, output: Tensor, number: int) -> Tensor:
+        update, _ = self._draw.places[number]
+        scale = self._given.scales[number] = self._rules.scale(update)
+        wanted = (part.to(output.device) for part in self._given.targets[number])
+        loss = self._loss(output, *wanted) * self._given.shares[number]
+        return loss if scale == 1 else loss * scale
+
+    def _on_loss(self, microbatch: int, loss: Loss) -> None:
+        """Tell the losses of an update once all of them are known."""
+        update, index = self._draw.places[microbatch % self._numbers]
+        found = self._losses.setdefault(update, {})
+        found[index] = loss / self._given.scales[microbatch % self._numbers]
+        if len(found) == self._program.microbatches:
+            self._world.ledger.tell(self._runs.pop(update), self._losses.pop(update))
+
+    # flights
+
+    def _restart(self) -> None:
+        """Let the next update be the first of a flow."""
+        self._rules.origin = self.updates
+        for flow in self._flows.values():
+            flow.restart()
+        self._begin_flight()
+
+    def _begin_flight(self) -> None:
+        self._since = self.updates
+        relative = self.updates - self._rules.origin
+        self._until = (relative + RECORDED) * self._program.microbatches
+        self._log: dict[int, list[Item]] = {device: [] for device in self._flows}
+        self._recordings = {device: Recording(0, self._device) for device in self._runners}
+
+    def _landed(self) -> Flight:
+        """The program and the times of what has run since the last drain."""
+        first = self._since - self._rules.origin
+        program = _program_of(self._program, self._log, first)
+        landed = Flight(self.updates - self._since, program, self._recordings)
+        self._begin_flight()
+        return landed
+
+
+def ring_of(program: Program) -> Program:
+    """The program in which each microbatch stands for all that have its number."""
+    step = program.microbatches
+    count = most_in_flight(program) + max(step, SPARE)
+    return flight(program, -(-count // step) * step)
+
+
+def places_of(stages: Sequence[nn.Module]) -> dict[End, int]:
+    """Where each weight stands in the model."""
+    ends = [End(index, name) for index, s in enumerate(stages) for name, _ in s.named_parameters()]
+    return {end: place for place, end in enumerate(ends)}
+
+
+def rules_of(
+    program: Program,
+    stages: Sequence[nn.Module],
+    ties: Sequence[Sequence[End]],
+    world: World,
+    scopes: Scopes,
+) -> Rules:
+    """What updates go by; refused where the program cannot have it so."""
+    check_ties(program, ties)
+    clip, clip_by, nonfinite, delay = scopes
+    tied = {end for ends in ties for end in ends}
+    devices = program.placement.pipes[0]
+    groups: dict[int, list[Share]] = {}
+    if clip is not None or delay.scale is not None:
+        for members in scoped(program, clip_by):
+            shares = [
+                Share(stage, devices[stage], dtype)
+                for stage in members
+                if (dtype := _dtype(stages[stage], stage, tied)) is not None
+            ]
+            shares += [
+                Share(program.stages + number, devices[home.stage], _weight(stages, home).dtype)
+                for number, (home, *_) in enumerate(ties)
+                if home.stage in members
+            ]
+            groups |= {share.part: shares for share in shares}
+    scaling = scaling_of(delay.scale)
+    if scaling is not None and scaling.is_changing and len(groups) > 1 and _is_by_stage(groups):
+        raise InputError(
+            f"the scale of {program.name} cannot change, as no norm is known in time; give a number"
+        )
+    return Rules(
+        board=world.board,
+        ledger=world.ledger,
+        versions=Versions(program),
+        groups=groups,
+        clip=clip,
+        nonfinite=nonfinite,
+        temper=delay.temper,
+        scaling=scaling,
+    )
+
+
+def _is_by_stage(groups: Mapping[int, Sequence[Share]]) -> bool:
+    return all(len(shares) == 1 for shares in groups.values())
+
+
+def _dtype(stage: nn.Module, index: int, tied: set[End]) -> torch.dtype | None:
+    """The type of a stage's own weights, if it has any that learn."""
+    found = [
+        weight.dtype
+        for name, weight in stage.named_parameters()
+        if weight.requires_grad and End(index, name) not in tied
+    ]
+    return reduce(torch.promote_types, found) if found else None
+
+
+def _weight(stages: Sequence[nn.Module], end: End) -> nn.Parameter:
+    return stages[end.stage].get_parameter(end.name)
+
+
+def _program_of(program: Program, log: Mapping[int, Sequence[Item]], first: int) -> Program:
+    """What has run, with microbatches and versions counted from there."""
+    lanes, behind = {}, first * program.microbatches
+    for device, items in log.items():
+        rows = np.array([item.row for item in items], np.int64)
+        lanes[Lane(device)] = program.actions.take(rows).replace(
+            microbatch=np.array(
+                [-1 if i.kind is Kind.UPDATE else i.microbatch - behind for i in items], np.int32
+            ),
+            version=np.array([max(0, item.version - first) for item in items], np.int32),
+            joined=0,
+        )
+    return program.with_lanes(lanes, period=None)

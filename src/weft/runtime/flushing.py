@@ -1,0 +1,82 @@
+"""Flushing: a pipeline that is empty before every update, so that all weights are the newest."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+import torch
+from torch.optim import Optimizer
+
+from weft.errors import NonfiniteError
+from weft.runtime.executor import Executor
+from weft.runtime.gradients import Gradients
+from weft.runtime.makers import Makers, Nonfinite
+from weft.runtime.result import Result
+from weft.runtime.stage import Stage
+
+
+class Flushing:
+    """The stages of a process in a program that flushes, and what updates them."""
+
+    def __init__(
+        self,
+        executors: Sequence[Executor],
+        gradients: Gradients,
+        copies: Mapping[tuple[int, int], Stage],
+        makers: Makers,
+        *,
+        clip: float | None,
+        nonfinite: Nonfinite,
+    ) -> None:
+        self.executors, self._gradients, self._copies = executors, gradients, copies
+        self._clip, self._nonfinite = clip, nonfinite
+        made = [makers.both([*stage.module.named_parameters()]) for stage in copies.values()]
+        self.optimizers: list[Optimizer] = [one for one, _ in made if one is not None]
+        self._schedulers = [one for _, one in made if one is not None]
+        self._piled: list[Result] = []  # batches whose gradients wait for an update
+
+    def step(self, run: Callable[[], Result], number: int, *, is_updated: bool) -> Result:
+        """Forward and backward of one batch, and an update unless gradients shall pile up."""
+        try:
+            result = run()
+        except BaseException:
+            self._clear()  # of gradients to which some microbatches were added
+            raise
+        self._piled.append(result)
+        return self._updated(result, number) if is_updated else result
+
+    def _updated(self, result: Result, number: int) -> Result:
+        """Sum over copies, clip, step every stage's optimizer, and start from no gradients."""
+        is_watched = self._nonfinite != "ignore"
+        reason = self._bad_loss(number) if is_watched else None
+        norm = None
+        if not reason:
+            self._gradients.sum_copies()
+            if self._clip is not None:
+                norm = self._gradients.clip(self._clip)
+                if is_watched and not torch.isfinite(norm):
+                    reason = f"the norm of the gradients of step {number} is {norm:g}"
+        if not reason:
+            for optimizer in self.optimizers:
+                optimizer.step()
+            for scheduler in self._schedulers:
+                scheduler.step()
+        self._clear()
+        if reason and self._nonfinite == "stop":
+            remedy = "nonfinite='skip' leaves such updates out"
+            raise NonfiniteError(f"{reason}; no weight was changed. {remedy}")
+        return replace(result, norm=norm, is_skipped=reason is not None)
+
+    def _bad_loss(self, number: int) -> str | None:
+        """The first loss since the last update that is not finite."""
+        for step, result in enumerate(self._piled, start=number - len(self._piled) + 1):
+            if result.bad_loss:
+                return f"the loss of step {step} is {result.bad_loss}"
+        return None
+
+    def _clear(self) -> None:
+        """Start from no gradients."""
+        self._piled.clear()
+        for stage in self._copies.values():
+            stage.module.zero_grad(set_to_none=True)

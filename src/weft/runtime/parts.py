@@ -1,0 +1,307 @@
+"""Parts of a model that are updated on their own: the weights of a stage, and ends of tied ones.
+
+    close    behind the last backward of an update: take its gradients, tell what they measure
+    settle   in front of the first forward with the next version: change the weights
+
+Between the two, norms and gradients of other devices arrive, while microbatches go on. Knows
+gradients; knows neither lanes nor messages of microbatches.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial, reduce
+from typing import NamedTuple, TypeAlias
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+
+from weft.errors import NonfiniteError
+from weft.ir.kinds import Direction
+from weft.runtime.board import Board, Entry
+from weft.runtime.lags import Versions
+from weft.runtime.ledger import Ledger, Losses
+from weft.runtime.makers import Nonfinite
+from weft.runtime.message import Message, Receive, Route, Send
+from weft.runtime.scale import Scale, Scaling
+from weft.runtime.stash import Stash
+from weft.runtime.transport.loopback import Loopback
+from weft.runtime.world import World
+
+AHEAD = 4  # updates of a tied weight that may be under way
+TIED = "the gradients of a tied weight"
+
+Grads: TypeAlias = list[Tensor | None]
+
+
+class Share(NamedTuple):
+    """Who tells the norms of a part, and which type its weights have."""
+
+    part: int
+    device: int
+    dtype: torch.dtype
+
+
+@dataclass(slots=True)
+class Rules:
+    """What all updates of a process go by.
+
+    `groups` has, for each part, all parts that share its norm. `origin` is the update at which
+    the flow began.
+    """
+
+    board: Board
+    ledger: Ledger
+    versions: Versions
+    groups: Mapping[int, Sequence[Share]]
+    clip: float | None
+    nonfinite: Nonfinite
+    temper: int | None
+    scaling: Scaling | None = None
+    origin: int = 0
+    pages: dict[int, Losses] = field(default_factory=dict)
+    norms: dict[int, Tensor] = field(default_factory=dict)  # the last of each part's group
+
+    @property
+    def is_measuring(self) -> bool:
+        return self.clip is not None or self.scaling is not None
+
+    def is_known(self, update: int, part: int) -> bool:
+        """Whether the norm of a part's group is known without waiting."""
+        return all(self.board.has(Entry(update, share.part)) for share in self.groups[part])
+
+    def norm(self, update: int, part: int) -> Tensor:
+        """As torch does: the norm of the norms of all weights, in model order."""
+        group = self.groups[part]
+        found: dict[int, float] = {}
+        for share in group:
+            found |= self.board.wait(Entry(update, share.part), share.device)
+        dtype = reduce(torch.promote_types, (share.dtype for share in group))
+        norms = torch.tensor([found[place] for place in sorted(found)], dtype=torch.float64)
+        norm: Tensor = torch.linalg.vector_norm(norms.to(dtype))
+        self.norms[part] = norm
+        return norm
+
+    def bad_loss(self, update: int) -> str | None:
+        """What is wrong with the losses of an update, if anybody wants to know."""
+        if self.nonfinite == "ignore":
+            return None
+        losses = torch.tensor(self.ledger.wait(self.pages[update]), dtype=torch.float64)
+        return (
+            None if torch.isfinite(losses).all() else f"the loss of update {update} is not finite"
+        )
+
+    def rate(self, stage: int, update: int) -> float:
+        """What a stage's learning rate is multiplied by."""
+        lag = self.versions.lag(stage, update - self.origin)
+        if self.temper is None or lag < 1:
+            return 1.0
+        return float(lag ** (min(update / self.temper, 1) - 1))
+
+    def scale(self, update: int) -> float:
+        """How much the losses of an update are enlarged, by the updates that its weights know."""
+        if self.scaling is None:
+            return 1.0
+        known = self.origin + self.versions.oldest(update - self.origin)
+        while self.scaling.known < known:
+            before = self.scaling.known
+            norms = [self.norm(before, part) for part in self.groups]
+            self.scaling.add(is_good=bool(torch.isfinite(torch.stack(norms)).all()))
+        return self.scaling.behind(known)
+
+    def forget(self, before: int) -> None:
+        """Drop what is known of updates that are over everywhere."""
+        self.board.forget(before)
+        for update in [update for update in self.pages if update < before]:
+            del self.pages[update]
+
+
+class Part:
+    """Weights that are updated together on one device.
+
+    part    the number under which its norms are told
+    stage   where they are updated first
+    places  where they stand in the model: in that order norms are added up
+    tie     how gradients reach the other ends, where the weights are tied
+    """
+
+    def __init__(
+        self,
+        part: int,
+        stage: int,
+        stash: Stash,
+        rules: Rules,
+        *,
+        places: Sequence[int],
+        made: tuple[Optimizer | None, LRScheduler | None],
+        tie: Tie | None = None,
+    ) -> None:
+        self._part, self.stage, self.stash, self._rules, self._tie = part, stage, stash, rules, tie
+        self._places = dict(zip(stash.parameters, places, strict=True))
+        self.optimizer, self._scheduler = made
+        self._pending: deque[tuple[int, Grads]] = deque()
+        self._told = 0  # updates whose gradients are whole
+
+    def close(self, update: int) -> None:
+        """Take the gradients of an update; change the weights if nothing has to be waited for."""
+        grads = []
+        for weight in self.stash.parameters:
+            grads.append(weight.grad)
+            weight.grad = None
+        self._unscale(grads, update)
+        self._pending.append((update, grads))
+        if self._tie is not None:
+            self._tie.send(update, grads[0])
+            return
+        self._told = update + 1
+        self._tell(update, grads)
+        if not self._rules.is_measuring or self._rules.is_known(update, self._part):
+            self.settle(update + 1)
+
+    def is_ready(self, version: int) -> bool:
+        """Whether the weights of a version can be had now, where one process runs all devices."""
+        return version <= self._told and all(
+            not self._rules.is_measuring or self._rules.is_known(update, self._part)
+            for update in range(self.stash.newest, version)
+        )
+
+    def announce(self, version: int | None = None) -> None:
+        """Tell what the gradients of a tied weight measure, once those of all ends are here.
+
+        Waits for what a version needs; without one, takes what there is.
+        """
+        if self._tie is None:
+            return
+        for place, (update, grads) in enumerate(self._pending):
+            is_needed = self._tie.has(update) if version is None else update < version
+            if update >= self._told and is_needed:
+                total: Grads = [self._tie.total(update, grads[0])]
+                self._pending[place] = (update, total)
+                self._told = update + 1
+                if self._tie.is_first:
+                    self._tell(update, total)
+
+    def settle(self, version: int) -> None:
+        """Change the weights until they are of a version; ties were announced."""
+        while self.stash.newest < version:
+            self._apply(*self._pending.popleft())
+
+    def _tell(self, update: int, grads: Grads) -> None:
+        if self._rules.is_measuring:
+            norms = {
+                self._places[weight]: float(torch.linalg.vector_norm(grad))
+                for weight, grad in zip(self.stash.parameters, grads, strict=True)
+                if grad is not None
+            }
+            self._rules.board.tell(Entry(update, self._part), norms)
+
+    def _unscale(self, grads: Grads, update: int) -> None:
+        scale = self._rules.scale(update)
+        for grad in grads if scale != 1 else ():
+            if grad is not None:
+                grad.mul_(1 / scale)
+
+    def _apply(self, update: int, grads: Grads) -> None:
+        reason, rules = self._rules.bad_loss(update), self._rules
+        is_overflow = False
+        if not reason and rules.is_measuring:
+            norm = rules.norm(update, self._part)
+            if not torch.isfinite(norm):
+                is_overflow = rules.scaling is not None
+                reason = f"the norm of the gradients of update {update} is {norm:g}"
+            elif rules.clip is not None:
+                _clip(grads, norm, rules.clip)
+        if reason and (is_overflow or rules.nonfinite != "ignore"):
+            if rules.nonfinite == "stop" and not is_overflow:
+                remedy = "nonfinite='skip' leaves such updates out"
+                raise NonfiniteError(f"{reason}; stage {self.stage} was not changed. {remedy}")
+            self.stash.update(lambda: None)
+        else:
+            self.stash.update(partial(self._step, update, grads))
+
+    def _step(self, update: int, grads: Grads) -> None:
+        """Let the optimizer see these gradients, whatever has come since."""
+        if self.optimizer is None:
+            return
+        later = [weight.grad for weight in self.stash.parameters]
+        rate, rates = self._rules.rate(self.stage, update), []
+        for weight, grad in zip(self.stash.parameters, grads, strict=True):
+            weight.grad = grad
+        for group in self.optimizer.param_groups:
+            rates.append(group["lr"])
+            group["lr"] = group["lr"] * rate if rate != 1 else group["lr"]
+        self.optimizer.step()
+        for group, own in zip(self.optimizer.param_groups, rates, strict=True):
+            group["lr"] = own
+        if self._scheduler is not None:
+            self._scheduler.step()
+        for weight, grad in zip(self.stash.parameters, later, strict=True):
+            weight.grad = grad
+
+
+class Tie:
+    """One end of a tied weight: gradients of all ends meet at each of them."""
+
+    def __init__(self, number: int, ends: Sequence[int], index: int, world: World) -> None:
+        self._index, self.is_first, self._transport = index, index == 0, world.transport
+        self._sends: list[list[Send]] = []
+        self._receives: list[dict[int, tuple[Message, Receive]]] = []
+        for turn in range(AHEAD):
+            sends, receives = [], {}
+            for other, device in enumerate(ends):
+                if other == index:
+                    continue
+                there = self._message(number, (turn, index, other), len(ends))
+                back = self._message(number, (turn, other, index), len(ends))
+                to = Route(there, ends[index], device, TIED, 0)
+                of = Route(back, device, ends[index], TIED, 0)
+                sends.append(world.transport.sender(to, _unknown))
+                receives[other] = (back, world.transport.receiver(of, _unknown))
+            self._sends.append(sends)
+            self._receives.append(receives)
+
+    def _message(self, number: int, place: tuple[int, int, int], ends: int) -> Message:
+        """The name of a gradient by its turn, its end and the end that it goes to."""
+        turn, one, other = place
+        return Message(number, Direction.BOTH, (turn * ends + one) * ends + other)
+
+    def send(self, update: int, grad: Tensor | None) -> None:
+        assert grad is not None  # a tied weight is used at both ends
+        for send in self._sends[update % AHEAD]:
+            send([grad])
+
+    def has(self, update: int) -> bool:
+        """Whether the other ends' gradients are here, where one process runs all devices."""
+        transport = self._transport
+        assert isinstance(transport, Loopback)
+        return all(transport.has(message) for message, _ in self._receives[update % AHEAD].values())
+
+    def total(self, update: int, grad: Tensor | None) -> Tensor:
+        """The sum over all ends, in the order of their stages."""
+        parts = {self._index: grad}
+        for other, (_, receive) in self._receives[update % AHEAD].items():
+            (parts[other],) = receive()
+        found = [parts[index] for index in sorted(parts)]
+        return reduce(torch.add, (part for part in found if part is not None))
+
+
+def _clip(grads: Grads, norm: Tensor, most: float) -> None:
+    share = torch.clamp(most / (norm + 1e-6), max=1.0)
+    for grad in grads:
+        if grad is not None:
+            grad.mul_(share.to(grad.device))
+
+
+def _unknown() -> None:
+    """The form travels along."""
+
+
+def scaling_of(scale: Scale | float | None) -> Scaling | None:
+    """A number is a scale that never changes."""
+    if scale is None:
+        return None
+    return Scaling(scale if isinstance(scale, Scale) else Scale(scale, interval=None))

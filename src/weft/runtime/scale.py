@@ -1,0 +1,53 @@
+"""Loss scaling: how much losses are enlarged so that small gradients survive in half precision.
+
+The scale of an update depends on the updates that its weights have seen, so that every device
+finds the same one, whatever the order in which they run.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """A scale that halves behind an update with gradients that are not finite, which is skipped.
+
+    initial   of the first update
+    interval  good updates in a row behind which it doubles; None keeps it as it is
+    """
+
+    initial: float = 2.0**16
+    interval: int | None = 2000
+
+
+class Scaling:
+    """The scale of each update, from how the updates went that it knows of."""
+
+    def __init__(self, scale: Scale) -> None:
+        self._interval = scale.interval
+        self._values = [scale.initial]  # behind so many updates
+        self._good = 0
+
+    @property
+    def is_changing(self) -> bool:
+        return self._interval is not None
+
+    @property
+    def known(self) -> int:
+        """Updates whose outcome is in it."""
+        return len(self._values) - 1
+
+    def add(self, *, is_good: bool) -> None:
+        """How the next update went."""
+        value = self._values[-1]
+        self._good = self._good + 1 if is_good else 0
+        if self._interval is not None and not is_good:
+            value /= 2
+        elif self._interval is not None and self._good == self._interval:
+            value, self._good = 2 * value, 0
+        self._values.append(value)
+
+    def behind(self, updates: int) -> float:
+        """The scale once so many updates are known."""
+        return self._values[updates]

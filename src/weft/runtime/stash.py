@@ -1,0 +1,184 @@
+"""The stash: weights in as many versions as a program keeps of them.
+
+    slot 0   version 4   leaves of their own, which microbatches in flight may still need
+    slot 1   version 5   the newest: the module's own parameters look at it
+
+A forward computes with the leaves of its version. Their gradients flow into the `grad` of the
+module's parameters, whatever the version. An update writes the slot that is needed no more, and
+lets the parameters look at it: there are never more copies than slots, and the optimizer's state
+exists once. Knows weights; knows neither microbatches nor schedules.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import NamedTuple, TypeAlias
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.graph import saved_tensors_hooks
+
+from weft.errors import WeftError
+
+Leaves: TypeAlias = dict[str, Tensor]
+
+
+class Stash:
+    """Some weights of a module, by version.
+
+    dtype  what forwards compute with, where that is not the type of the weights
+    lead   how many updates ahead a version's leaves are, by as many steps as the last one
+    since  the version behind which they are
+
+    With either the leaves differ from the newest weights, which then have memory of their own.
+    """
+
+    def __init__(
+        self,
+        named: Iterable[tuple[str, nn.Parameter]],
+        copies: int,
+        *,
+        dtype: torch.dtype | None = None,
+        lead: int = 0,
+        since: int = 0,
+    ) -> None:
+        self._weights = {name: weight for name, weight in named if weight.requires_grad}
+        self._copies, self._dtype, self._lead, self._since = copies, dtype, lead, since
+        self._is_apart = dtype is not None or lead > 0
+        self._slots: list[Leaves | None] = [None] * copies
+        self._held: list[int] = [0] * copies  # versions, one for each slot
+        self._users: list[int] = [0] * copies  # forwards whose backward is to come
+        self.newest = 0
+        # `.data` counts changes apart, so that a step on one slot leaves graphs of another valid.
+        first = {name: weight.data for name, weight in self._weights.items()}
+        if self._is_apart:
+            first = {name: self._empty(value).copy_(value) for name, value in first.items()}
+        self._slots[0] = self._leaves(first)
+
+    @property
+    def parameters(self) -> list[nn.Parameter]:
+        return [*self._weights.values()]
+
+    @property
+    def copies(self) -> int:
+        """How many copies of the weights there are, the newest among them."""
+        return sum(slot is not None for slot in self._slots) + self._is_apart
+
+    def take(self, version: int) -> Leaves:
+        """The leaves of a version, until they are given back."""
+        slot = self._slot(version)
+        self._users[slot] += 1
+        return self.leaves(version)
+
+    def give_back(self, version: int) -> None:
+        self._users[version % self._copies] -= 1
+
+    def leaves(self, version: int) -> Leaves:
+        """The leaves of a version."""
+        leaves = self._slots[self._slot(version)]
+        assert leaves is not None
+        return leaves
+
+    def forget(self) -> None:
+        """Nothing is in flight any more."""
+        self._users = [0] * self._copies
+
+    @torch.no_grad()
+    def update(self, change: Callable[[], object]) -> None:
+        """Make the next version: the newest, changed."""
+        before, after = self.newest % self._copies, (self.newest + 1) % self._copies
+        if self._users[after]:
+            raise WeftError(
+                f"version {self._held[after]} is still in use, and only {self._copies} are kept"
+            )
+        if self._is_apart:
+            self._change_apart(change, after)
+        else:
+            self._move(before, after)
+            change()
+        self.newest += 1
+        self._held[after] = self.newest
+
+    def _move(self, before: int, after: int) -> None:
+        """Let the parameters look at a copy of the newest version, to be changed."""
+        if before == after:
+            return
+        source, target = self._slots[before], self._room(after)
+        assert source is not None
+        for name, weight in self._weights.items():
+            target[name].data.copy_(source[name])
+            weight.data = target[name].data
+
+    def _change_apart(self, change: Callable[[], object], after: int) -> None:
+        """Change the parameters where they are, and write what forwards shall see of them."""
+        lead = self._lead if self.newest >= self._since else 0
+        last = [weight.clone() for weight in self._weights.values() if lead]
+        change()
+        target = self._room(after)
+        for index, (name, weight) in enumerate(self._weights.items()):
+            target[name].data.copy_(weight + lead * (weight - last[index]) if lead else weight)
+
+    def _room(self, slot: int) -> Leaves:
+        found = self._slots[slot]
+        if found is None:
+            found = self._leaves({n: self._empty(w) for n, w in self._weights.items()})
+            self._slots[slot] = found
+        return found
+
+    def _empty(self, like: Tensor) -> Tensor:
+        return torch.empty_like(like, dtype=self._dtype or like.dtype, requires_grad=False)
+
+    def _leaves(self, values: Leaves) -> Leaves:
+        for name, leaf in values.items():
+            leaf.requires_grad_()
+            pass_on = partial(_pass_on, self._weights[name])
+            leaf.register_post_accumulate_grad_hook(pass_on)  # type: ignore[no-untyped-call]
+        return values
+
+    def _slot(self, version: int) -> int:
+        slot = version % self._copies
+        if self._slots[slot] is None or self._held[slot] != version:
+            raise WeftError(f"version {version} is not kept; the newest is {self.newest}")
+        return slot
+
+
+def _pass_on(weight: nn.Parameter, leaf: Tensor) -> None:
+    """Add a leaf's gradient to that of its weight."""
+    grad, leaf.grad = leaf.grad, None
+    assert grad is not None
+    weight.grad = grad.to(weight.dtype) if weight.grad is None else weight.grad.add_(grad)
+
+
+@contextmanager
+def following(leaves: Leaves) -> Iterator[None]:
+    """Let backwards of what runs here find these leaves as they are by then.
+
+    What autograd saves of a leaf is kept as a place in it. Leaves may change meanwhile.
+    """
+    places = {leaf.untyped_storage().data_ptr(): leaf.detach() for leaf in leaves.values()}
+
+    def pack(saved: Tensor) -> Tensor | Place:
+        leaf = places.get(saved.untyped_storage().data_ptr())
+        if leaf is None:
+            return saved
+        return Place(leaf, saved.size(), saved.stride(), int(saved.storage_offset()))
+
+    with saved_tensors_hooks(pack, _found):
+        yield
+
+
+class Place(NamedTuple):
+    """A view of a leaf."""
+
+    leaf: Tensor
+    size: Sequence[int]
+    stride: Sequence[int]
+    offset: int
+
+
+def _found(packed: Tensor | Place) -> Tensor:
+    if isinstance(packed, Tensor):
+        return packed
+    return packed.leaf.as_strided(packed.size, packed.stride, packed.offset)

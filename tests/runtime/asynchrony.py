@@ -1,0 +1,194 @@
+"""The central comparison of asynchronous training: a flow against delayed training, bit for bit."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import nn
+
+from tests.runtime.exactness import is_in_order
+from tests.runtime.models import MODELS, NamedParameters, adam
+from weft.ir.program import Program
+from weft.lower import recompute
+from weft.runtime import Delay, Delayed, Pipeline, Scale
+from weft.runtime import delayed as versions
+from weft.runtime.delayed import Version
+from weft.schedules import REGISTRY, Shape
+
+Groups = Sequence[Sequence[int]]
+
+
+def descent(named: NamedParameters) -> torch.optim.Optimizer:
+    return torch.optim.SGD([weight for _, weight in named], lr=0.05)
+
+
+def momentum(named: NamedParameters) -> torch.optim.Optimizer:
+    weights = [weight for _, weight in named]
+    return torch.optim.SGD(weights, lr=0.02, momentum=0.9, weight_decay=0.01)
+
+
+OPTIMIZERS: dict[str, Callable[[NamedParameters], torch.optim.Optimizer]] = {
+    "descent": descent,
+    "momentum": momentum,
+    "adam": adam,
+}
+
+
+@dataclass(frozen=True)
+class Case:
+    """A variant of a schedule, and which weights its literature says that it uses."""
+
+    schedule: str
+    variant: str
+    devices: int
+    microbatches: int
+    version: Version
+    round: int = 0
+    backward: Version | None = None
+
+    @property
+    def id(self) -> str:
+        name = "-".join(filter(None, (self.schedule, self.variant)))
+        return f"{name}-{self.devices}x{self.microbatches}" + (f"r{self.round}" * (self.round > 0))
+
+    @property
+    def stages(self) -> int:
+        return self.devices * (2 if self.schedule == "wpipe" else 1)
+
+    @property
+    def program(self) -> Program:
+        return REGISTRY[self.schedule].program(
+            Shape(
+                devices=self.devices,
+                microbatches=self.microbatches,
+                stages_per_device=2 if self.schedule == "wpipe" else 1,
+                variant=self.variant,
+                round=self.round,
+                updates=2 * self.devices + 2,
+            )
+        )
+
+    @property
+    def scopes(self) -> dict[str, Groups]:
+        """The stages that share a norm, for each scope that is well defined."""
+        alone: dict[str, Groups] = {"stage": [[stage] for stage in range(self.stages)]}
+        if self.schedule == "wpipe":
+            return {"group": [range(self.devices), range(self.devices, self.stages)], **alone}
+        if self.schedule == "pipedream-2bw" or self.variant == "vertical-sync":
+            return {"global": [range(self.stages)], **alone}
+        return alone
+
+
+def cases(devices: int) -> list[Case]:
+    """Every asynchronous schedule and variant, with the least microbatches and with more."""
+    few = max(1, devices - 1)
+    late, fresh = versions.pipedream_2bw(), versions.pipedream_2bw(devices - 1)
+    grouped = versions.wpipe(devices)
+    made = [
+        Case("naive-async", "", devices, 1, versions.pipedream(devices), 0, versions.synchronous()),
+        Case("pipedream", "", devices, 1, versions.pipedream(devices)),
+        Case("pipedream", "vertical-sync", devices, 1, versions.vertical_sync(devices)),
+        *(Case("pipedream-2bw", "", devices, n, late) for n in (few, devices, 2 * devices)),
+        *(Case("pipedream-2bw", "fresh", devices, n, fresh) for n in (few, 2 * devices)),
+        Case("pipedream-2bw", "eager", devices, 2 * devices, late),
+        *(Case("wpipe", "", devices, n, grouped, n) for n in (few, devices)),
+        Case("wpipe", "", devices, 2 * devices, grouped, devices),
+        Case("wpipe", "", devices, 3 * few, grouped, few),
+        Case("wpipe", "fresh", devices, 2 * devices, versions.wpipe(devices, devices), devices),
+        Case("wpipe", "eager", devices, 2 * devices, grouped, 2 * devices),
+    ]
+    return made
+
+
+def named(name: str) -> Case:
+    """The case of this id."""
+    return next(case for devices in (2, 3, 4) for case in cases(devices) if case.id == name)
+
+
+def differences(
+    case: Case,
+    *,
+    model: str = "layers",
+    updates: int = 6,
+    drains: Collection[int] = (),
+    delay: Delay | None = None,
+    is_recomputed: bool = False,
+    version: Version | None = None,
+    transport: Any = "auto",
+    **settings: Any,
+) -> list[str]:
+    """Train by the schedule and by the reference; what is not equal.
+
+    `settings` are for both, but for what each calls by its own name.
+    """
+    make, data, loss = MODELS[model]
+    program = recompute(case.program) if is_recomputed else case.program
+    stages = make(program.stages)
+    copies = copy.deepcopy(stages)
+    shared = {"loss": loss, "optimizer": adam, "seed": 3, **settings}
+    scope = shared.pop("scope", None)
+    pipeline = Pipeline(stages, program, transport=transport, delay=delay, clip_by=scope, **shared)
+    if case.backward is not None:  # nothing is stashed, so that a drain starts anew
+        starts = [update + 1 for update in drains]
+        case = replace(
+            case,
+            version=versions.restarted(starts, case.version),
+            backward=versions.restarted(starts, case.backward),
+        )
+    shared["recompute"] = is_recomputed
+    reference = _reference(case, copies, delay, scope, version or case.version, shared)
+    found = []
+    for update, (batch, target) in enumerate(data(program.microbatches * 3 - 1, updates)):
+        result = pipeline.step(batch, target)
+        wanted = reference.step(batch, target)
+        if not torch.allclose(result.loss, wanted, rtol=0, atol=0, equal_nan=True):
+            found.append(f"the loss of update {update}")
+        if update in drains:
+            pipeline.drain()
+    timeline = pipeline.gathered(pipeline.drain())
+    tolerance = 0.1 if torch.distributed.is_initialized() else 0.0
+    if not is_in_order(timeline, tolerance):
+        found.append("the order")
+    if delay is not None and isinstance(delay.scale, Scale) and len(set(reference._scales)) < 3:
+        found.append("no scale that halves and doubles")  # so that the comparison is of nothing
+    return found + _different(pipeline, copies)
+
+
+def _reference(
+    case: Case,
+    stages: list[nn.Module],
+    delay: Delay | None,
+    scope: str | None,
+    version: Version,
+    shared: dict[str, Any],
+) -> Delayed:
+    delay = delay or Delay()
+    scale = delay.scale
+    return Delayed(
+        stages,
+        version,
+        microbatches=case.program.microbatches,
+        backward=case.backward,
+        groups=case.scopes[scope or next(iter(case.scopes))],
+        warmup=delay.warmup,
+        predict=delay.predict,
+        temper=delay.temper,
+        precision=delay.precision,
+        scale=scale.initial if isinstance(scale, Scale) else scale,
+        interval=scale.interval if isinstance(scale, Scale) else None,
+        **shared,
+    )
+
+
+def _different(pipeline: Pipeline, copies: list[nn.Module]) -> list[str]:
+    """Weights and buffers that are not those of the reference."""
+    return [
+        f"{name} of stage {stage}"
+        for (_, stage), module in pipeline.modules.items()
+        for name, value in module.state_dict().items()
+        if not torch.equal(value, copies[stage].state_dict()[name])
+    ]

@@ -1,0 +1,253 @@
+"""Every asynchronous schedule is delayed training with its versions, bit for bit."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from tests.runtime.asynchrony import OPTIMIZERS, Case, cases, differences
+from tests.runtime.models import MODELS, adam, batches, is_same, squared
+from weft.errors import InputError, NonfiniteError, WeftError
+from weft.ir.versions import resident_versions
+from weft.lower import split as split_backward
+from weft.notation import token
+from weft.runtime import Delay, Pipeline, Scale
+from weft.runtime import delayed as versions
+from weft.runtime.flow import flight
+from weft.runtime.stash import Stash
+from weft.schedules import one_f_one_b, pipedream_2bw
+
+ALL = [case for devices in (2, 3, 4) for case in cases(devices)]
+SOME = [case for case in ALL if case.devices == 3]
+
+
+def of(cases: list[Case]) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize("case", cases, ids=lambda case: case.id)
+
+
+@of(ALL)
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_every_variant_is_exact(case: Case, optimizer: str) -> None:
+    """With dropout, a short last microbatch, and drains in between."""
+    assert not differences(case, optimizer=OPTIMIZERS[optimizer], drains=(0, 3))
+
+
+@of(ALL)
+def test_every_variant_is_exact_with_every_norm(case: Case) -> None:
+    for scope in case.scopes:
+        assert not differences(case, clip=0.05, scope=scope, drains=(2,))
+
+
+@of(ALL)
+def test_every_variant_is_exact_recomputed(case: Case) -> None:
+    assert not differences(case, is_recomputed=True, clip=0.05)
+
+
+@of([case for case in ALL if case.backward is None])
+def test_wrong_versions_differ(case: Case) -> None:
+    assert differences(case, version=versions.synchronous())
+
+
+@of(SOME)
+def test_a_tied_weight_is_as_its_first_stage_has_it(case: Case) -> None:
+    if case.schedule in ("naive-async", "pipedream") and not case.variant:
+        return  # refused, see below
+    assert not differences(case, model="tied", drains=(1,))
+    assert not differences(case, model="tied", clip=0.05)
+
+
+@of([case for case in SOME if case.backward is None])
+def test_half_precision_stashes_what_is_computed_with(case: Case) -> None:
+    assert not differences(case, delay=Delay(precision=torch.bfloat16), clip=0.05)
+
+
+@of(SOME)
+def test_a_synchronous_warm_up(case: Case) -> None:
+    if case.backward is None:
+        assert not differences(case, delay=Delay(warmup=3), drains=(4,))
+
+
+@of([case for case in SOME if case.backward is None])
+def test_predicted_weights_and_tempered_rates(case: Case) -> None:
+    assert not differences(case, delay=Delay(temper=4), updates=7)
+    if case.variant == "fresh" and case.microbatches > 2:
+        with pytest.raises(InputError, match="no one prediction"):
+            differences(case, delay=Delay(predict=True))
+    else:
+        assert not differences(case, delay=Delay(predict=True, warmup=2), drains=(3,))
+
+
+@of([case for case in SOME if len(case.scopes) > 1])
+def test_a_scale_halves_behind_gradients_that_overflow(case: Case) -> None:
+    """Big enough that some updates are skipped, each group for itself; then it doubles again."""
+    delay = Delay(precision=torch.float16, scale=Scale(2.0**22, interval=2))
+    assert not differences(case, delay=delay, updates=14)
+    assert not differences(case, delay=Delay(scale=256.0), clip=0.05)
+
+
+def test_rates_of_each_stage_change_once_for_each_update() -> None:
+    def halving(optimizer: torch.optim.Optimizer) -> torch.optim.lr_scheduler.StepLR:
+        return torch.optim.lr_scheduler.StepLR(optimizer, 2, 0.5)
+
+    for case in SOME:
+        assert not differences(case, scheduler=halving, drains=(2,))
+
+
+def test_running_statistics_are_those_of_the_forwards_in_order() -> None:
+    for case in SOME:
+        for is_recomputed in (False, True):
+            if case.backward is None or not is_recomputed:
+                assert not differences(case, model="normed", is_recomputed=is_recomputed)
+
+
+# what is not finite
+
+
+def test_an_update_with_a_loss_that_is_not_finite_is_skipped_everywhere() -> None:
+    for case in SOME:
+        assert not differences(case, model="broken", nonfinite="skip", clip=0.05)
+        with pytest.raises(NonfiniteError, match="update 2"):
+            differences(case, model="broken")
+
+
+# resident copies
+
+
+@of(ALL)
+def test_no_more_copies_than_are_claimed(case: Case) -> None:
+    """Counted where they are: distinct memory of any version of any weight."""
+    program = case.program
+    stages = MODELS["layers"].stages(program.stages)
+    pipeline = Pipeline(stages, program, loss=squared, optimizer=adam)
+    most = [0] * program.stages
+    for batch, target in batches(3 * program.microbatches, 6):
+        pipeline.step(batch, target)
+        for stage, parts in pipeline._flowing.parts.items():  # type: ignore[union-attr]
+            slots = [slot for part in parts for slot in part.stash._slots if slot is not None]
+            for name, weight in stages[stage].named_parameters():
+                memory = {slot[name].data_ptr() for slot in slots} | {weight.data_ptr()}
+                most[stage] = max(most[stage], len(memory))
+    assert most == resident_versions(program)
+    assert pipeline.copies == dict(enumerate(most))
+
+
+def test_a_version_in_use_is_never_overwritten() -> None:
+    layer = nn.Linear(2, 2)
+    stash = Stash(layer.named_parameters(), 1)
+    stash.take(0)
+    with pytest.raises(WeftError, match="version 0 is still in use"):
+        stash.update(lambda: None)
+    stash.give_back(0)
+    stash.update(lambda: None)
+    with pytest.raises(WeftError, match="version 0 is not kept"):
+        stash.leaves(0)
+
+
+# what a user sees
+
+
+def test_a_drain_ends_with_as_many_updates_everywhere() -> None:
+    for case in ALL:
+        program = case.program
+        pipeline = Pipeline(
+            MODELS["layers"].stages(program.stages), program, loss=squared, optimizer=adam
+        )
+        for batch, target in batches(3 * program.microbatches, 3):
+            pipeline.step(batch, target)
+        flight = pipeline.drain()
+        steps = {
+            int(state["step"])
+            for optimizer in pipeline.optimizers
+            for state in optimizer.state.values()
+        }
+        assert steps == {flight.updates} == {3}
+
+
+def test_the_timeline_of_a_flight_has_its_versions() -> None:
+    case = Case("wpipe", "", 2, 2, versions.wpipe(2), 2)
+    program = case.program
+    pipeline = Pipeline(MODELS["layers"].stages(4), program, loss=squared, optimizer=adam)
+    for batch, target in batches(6, 5):
+        result = pipeline.step(batch, target)
+    with pytest.raises(InputError, match=r"drain\(\) returns"):
+        _ = result.timeline
+    timeline = pipeline.drain().timeline
+    assert timeline.program == flight(program, 10)
+    assert "0F8@3" in {token(timeline.program, row) for row in range(len(timeline.program))}
+    assert (timeline.end > timeline.start).all()
+    assert pipeline.drain().updates == 0
+
+
+def test_evaluation_drains_and_changes_nothing() -> None:
+    for case in SOME:
+        program = case.program
+        make, data, loss = MODELS["layers"]
+        stages = make(program.stages)
+        pipeline = Pipeline(stages, program, loss=loss, optimizer=adam)
+        (batch, target), *others = data(3 * program.microbatches, 3)
+        for one in others:
+            pipeline.step(*one)
+        pipeline.drain()
+        before = copy.deepcopy([stage.state_dict() for stage in stages])
+        found = pipeline.evaluate(batch, target).loss
+        value = batch
+        with torch.no_grad():
+            for stage in stages:
+                value = stage.eval()(value)
+        parts = (data.chunk(program.microbatches) for data in (value, target))
+        each = [loss(*part) / program.microbatches for part in zip(*parts, strict=True)]
+        wanted = torch.stack(each).sum()
+        torch.testing.assert_close(found, wanted)
+        for stage, known in zip(stages, before, strict=True):
+            assert all(is_same(value, known[name]) for name, value in stage.state_dict().items())
+            stage.train()
+        pipeline.step(batch, target)
+
+
+# what is refused
+
+
+def test_norms_that_would_stall_are_refused() -> None:
+    for schedule, scope, remedy in (
+        ("wpipe", "global", "Clip by group"),
+        ("pipedream", "global", "Clip by group"),
+        ("naive-async", "global", "Clip by group"),
+    ):
+        case = next(c for c in SOME if c.schedule == schedule and not c.variant)
+        with pytest.raises(InputError, match=rf"stand still for a norm by {scope}.*{remedy}"):
+            differences(case, clip=1.0, scope=scope)
+    with pytest.raises(InputError, match="global, group, stage"):
+        differences(SOME[0], clip=1.0, scope="layer")
+
+
+def test_ties_that_a_schedule_cannot_have_are_refused() -> None:
+    case = next(case for case in SOME if case.schedule == "pipedream")
+    with pytest.raises(InputError, match=r"tied to .* 2 and 0 updates late.*vertical-sync"):
+        differences(case, model="tied")
+
+
+def test_what_asynchronous_training_cannot_do_is_refused() -> None:
+    two_bw = Case("pipedream-2bw", "", 2, 2, versions.pipedream_2bw()).program
+    stages = MODELS["layers"].stages(2)
+    pipeline = Pipeline(stages, two_bw, loss=squared, optimizer=adam)
+    ((batch, target),) = batches(6, 1)
+    with pytest.raises(InputError, match="updates by itself"):
+        pipeline.step(batch, target, update=False)
+    short = pipedream_2bw(devices=2, microbatches=2, updates=2)
+    with pytest.raises(InputError, match="too short to repeat"):
+        Pipeline(stages, short, loss=squared)
+    with pytest.raises(InputError, match="splits its backwards"):
+        Pipeline(stages, split_backward(two_bw), loss=squared)
+    flushing = one_f_one_b(devices=2, microbatches=2)
+    with pytest.raises(InputError, match="flushes: its gradients"):
+        Pipeline(stages, flushing, loss=squared, delay=Delay())
+    with pytest.raises(InputError, match="nothing is in flight"):
+        Pipeline(stages, flushing, loss=squared).drain()
+    stage = Case("pipedream", "", 2, 1, versions.pipedream(2)).program
+    with pytest.raises(InputError, match="scale of pipedream cannot change"):
+        Pipeline(stages, stage, loss=squared, delay=Delay(scale=Scale()))
+    with pytest.raises(InputError, match="floating point"):
+        Delay(precision=torch.int8)

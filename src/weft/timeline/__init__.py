@@ -2,8 +2,19 @@
 
 from weft.timeline.critical import CriticalPath
 from weft.timeline.gains import Help
-from weft.timeline.idle import Cause, Idle
+from weft.timeline.idle import CAUSES, Cause, Idle, Stretches
 from weft.timeline.memory import Category, Usage
 from weft.timeline.timeline import Bubble, Timeline
 
-__all__ = ["Bubble", "Category", "Cause", "CriticalPath", "Help", "Idle", "Timeline", "Usage"]
+__all__ = [
+    "CAUSES",
+    "Bubble",
+    "Category",
+    "Cause",
+    "CriticalPath",
+    "Help",
+    "Idle",
+    "Stretches",
+    "Timeline",
+    "Usage",
+]

@@ -20,16 +20,13 @@ class CriticalPath:
     slack: Seconds = field(repr=False)
 
 
-def critical_path(program: Program, cost: Cost, start: Seconds, end: Seconds) -> CriticalPath:
+def critical_path(program: Program, decider: Index, tail: Seconds, end: Seconds) -> CriticalPath:
     """Walk back from the last end to whatever ended last before each start."""
-    delays, gaps = cost.delays(program), cost.gaps(program)
     if not len(program):
         return CriticalPath((), np.empty(0))
-    decider = deciders(program, cost, end)
     path = [int(end.argmax())]
     while (before := int(decider[path[-1]])) >= 0:
         path.append(before)
-    tail = tails(program.precedence(delays), gaps, (end - start)[program.first_of_slot])
     return CriticalPath(tuple(reversed(path)), end.max() - tail[program.slot_of] - end)
 
 

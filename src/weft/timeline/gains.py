@@ -23,7 +23,6 @@ from weft.ir.actions import Index
 from weft.ir.earliest import Precedence, Seconds, earliest
 from weft.ir.kinds import Kind
 from weft.ir.program import Program
-from weft.timeline.critical import tails
 
 SHARE = 0.1  # of an action's duration
 
@@ -50,21 +49,21 @@ class _Machine(NamedTuple):
         """The start of every slot."""
         return earliest(self.precedence.with_gaps(self.gaps), duration + self.gaps)
 
-    def tail(self, duration: Seconds) -> Seconds:
-        """From the start of every slot, at the latest, to the end of all."""
-        return tails(self.precedence, self.gaps, duration) + duration
-
     def makespan(self, duration: Seconds) -> float:
         return float((self.begin(duration) + duration).max(initial=0.0))
 
 
-def gains(program: Program, cost: Cost, start: Seconds, end: Seconds) -> Seconds:
-    """For each action, the seconds by which all would end sooner if it took a tenth less."""
+def gains(program: Program, cost: Cost, tail: Seconds, seconds: Seconds) -> Seconds:
+    """For each action, how much sooner all would end if it took a tenth less.
+
+    tail     for each slot, from its latest end to the end of all
+    seconds  for each action, how long it takes
+    """
     if not len(program):
         return np.empty(0)
     machine = _Machine.of(program, cost)
-    duration = (end - start)[program.first_of_slot]
-    begin, tail = machine.begin(duration), machine.tail(duration)
+    duration = seconds[program.first_of_slot]
+    begin, tail = machine.begin(duration), tail + duration
     makespan = float((begin + tail).max())
     noise = 1e-12 * makespan
     critical = np.flatnonzero((begin + tail >= makespan - noise) & (duration > 0))

@@ -83,10 +83,11 @@ def _earlier(grid: _Grid, movable: list[int], most: list[int]) -> _Grid:
     for action in sorted(movable, key=grid.slots.__getitem__):
         device, holds, old = tied.device[action], tied.holds[action], slots[action]
         busy, held = busy_on[device], held_on[device]
-        first = max((slots[other] + 1 for other in tied.reads[action]), default=0)
+        new = max([slots[other] + 1 for other in tied.reads[action]], default=0)
         if holds > 0:
-            first = _first_below(held, first, old, most[device] - holds)
-        new = next((slot for slot in range(first, old) if not busy[slot]), old)
+            new = _first_below(held, new, old, most[device] - holds)
+        while new < old and busy[new]:
+            new += 1
         busy[old], busy[new], slots[action] = False, True, new
         is_given_back = int(holds < 0)
         for slot in range(new + is_given_back, old + is_given_back):

@@ -23,7 +23,7 @@ def exported(page: Page, entry: str) -> str:
         }); undefined"""
     )
     page.run("document.querySelector('.menu > button').click()")
-    press_button(page, ".menu [role=menuitem]", entry)
+    press_button(page, ".menu > div button", entry)
     text: str = page.run("globalThis.handed")
     return text
 
@@ -66,7 +66,7 @@ def test_a_timeline_dropped_on_a_file_is_shown(small: Page) -> None:
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("no JSON at all", "it is no JSON"),
+        ("no JSON at all", "`weft draw x.json -o page.html` makes a page"),
         ("{}", "it is no timeline"),
         ("null", "it is no timeline"),
         ('{"format": "weft.timeline"}', "lacks its program"),

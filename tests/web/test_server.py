@@ -213,7 +213,9 @@ def test_the_plot_has_a_point_for_each_variant(server: Server) -> None:
 
 def test_what_would_help(server: Server) -> None:
     _, content = post(server, "/helps", {"request": request()})
-    assert {help["stage"] for help in content["helps"]} <= set(range(4))
+    helps = content["helps"]
+    assert {help["stage"] for help in helps["stages"]} <= set(range(4))
+    assert "every forward 10% shorter" in [change["words"] for change in helps["changes"]]
 
 
 PROGRAM = one_f_one_b(devices=2, microbatches=4)

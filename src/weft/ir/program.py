@@ -243,6 +243,12 @@ class Program:
             **({"period": self.period, "is_stashing": self.is_stashing} | changes),  # type: ignore[arg-type]
         )
 
+    @property
+    def total(self) -> int:
+        """Actions in full, however often the body repeats."""
+        again = sum(self.period.body) * (self.period.repeats - 1) if self.period else 0
+        return len(self) + again
+
     def unrolled(self, repeats: int | None = None) -> Program:
         """Prologue, the body as often as it repeats (or `repeats` times), epilogue, in full.
 

@@ -1,7 +1,6 @@
 """Timeline: a program with start and end times, simulated or measured alike."""
 
 from weft.timeline.critical import CriticalPath
-from weft.timeline.gains import Help
 from weft.timeline.idle import CAUSES, Cause, Idle, Stretches
 from weft.timeline.memory import Category, Usage
 from weft.timeline.timeline import Bubble, Timeline
@@ -12,7 +11,6 @@ __all__ = [
     "Category",
     "Cause",
     "CriticalPath",
-    "Help",
     "Idle",
     "Stretches",
     "Timeline",

@@ -15,7 +15,6 @@ from weft.ir.actions import Index
 from weft.ir.earliest import Seconds
 from weft.ir.kinds import Kind, Stream
 from weft.ir.program import Program
-from weft.timeline.critical import binding_dependency
 from weft.timeline.memory import usage
 
 
@@ -90,15 +89,18 @@ def _action(number: int) -> int | None:
     return None if number < 0 else number
 
 
-def idle_stretches(program: Program, cost: Cost, start: Seconds, end: Seconds) -> Stretches:
+def idle_stretches(
+    program: Program, cost: Cost, binding: Index, start: Seconds, end: Seconds
+) -> Stretches:
     """Every stretch in which a compute stream stands still between first start and last end.
 
-    Where steps overlap, what lies before a device's first action and behind its last belongs to
-    the steps before and after.
+    `binding` is for each slot the dependency whose value arrives last, or -1. Where steps overlap,
+    what lies before a device's first action and behind its last belongs to the steps before and
+    after.
     """
     if not len(program):
         return _joined([])
-    observer = _Observer(program, cost, start, end)
+    observer = _Observer(program, cost, binding, start, end)
     lanes = [index for index, lane in enumerate(program.lanes) if lane.stream is Stream.COMPUTE]
     return _joined([observer.stretches(lane) for lane in lanes])
 
@@ -125,13 +127,15 @@ class _Gaps(NamedTuple):
 class _Observer:
     """What one must know of a whole timeline to explain a gap in one of its lanes."""
 
-    def __init__(self, program: Program, cost: Cost, start: Seconds, end: Seconds) -> None:
+    def __init__(
+        self, program: Program, cost: Cost, binding: Index, start: Seconds, end: Seconds
+    ) -> None:
         delays = cost.delays(program)
         self._host = cost.gaps(program)
         self._program = program
         self._cost = cost
         self._start, self._end = start, end
-        self._origin = _origins(program, binding_dependency(program, delays, end))
+        self._origin = _origins(program, binding)
         self._is_update = np.isin(program.actions.kind, (Kind.REDUCE, Kind.UPDATE))
         self._ready = _ready(program, delays, end)
         self._opening, self._closing = float(start.min()), float(end.max())

@@ -245,12 +245,12 @@ def _last_uses(program: Program) -> Index:
     actions = program.actions
     named = np.flatnonzero((actions.version >= 0) & (actions.kind != Kind.FREE))
     holder = actions.stage[named].astype(np.int64) * len(program.placement.pipes)
-    keys = np.stack([holder + actions.pipe[named], actions.version[named]])
-    groups, which = np.unique(keys, axis=1, return_inverse=True)
-    last = np.zeros(groups.shape[1], np.int64)
-    np.maximum.at(last, which.ravel(), named)
-    is_updated = np.zeros(groups.shape[1], np.bool_)
-    is_updated[which.ravel()[actions.kind[named] == Kind.UPDATE]] = True
+    keys = (holder + actions.pipe[named]) << 32 | actions.version[named]
+    versions, which = np.unique(keys, return_inverse=True)
+    last = np.zeros(len(versions), np.int64)
+    np.maximum.at(last, which, named)
+    is_updated = np.zeros(len(versions), np.bool_)
+    is_updated[which[actions.kind[named] == Kind.UPDATE]] = True
     return last[is_updated]
 
 

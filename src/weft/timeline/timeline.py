@@ -10,10 +10,17 @@ import numpy as np
 
 from weft.cost import Cost, Provenance
 from weft.ir.actions import Column, Index
-from weft.ir.earliest import Seconds
+from weft.ir.earliest import Seconds, earliest
+from weft.ir.kinds import Stream
 from weft.ir.program import Program
-from weft.timeline.critical import CriticalPath, critical_path, deciders, tails
-from weft.timeline.gains import Help, gains, helps
+from weft.timeline.critical import (
+    CriticalPath,
+    binding_dependency,
+    critical_path,
+    deciders,
+    tails,
+)
+from weft.timeline.gains import Paths, gains
 from weft.timeline.idle import CAUSES, Cause, Idle, Stretches, idle_stretches
 from weft.timeline.memory import Usage, peak_activations, usage
 
@@ -87,7 +94,7 @@ class Timeline:
     @cached_property
     def stretches(self) -> Stretches:
         """The same in columns, which is far quicker where there are thousands."""
-        return idle_stretches(self.program, self.cost, self.start, self.end)
+        return idle_stretches(self.program, self.cost, self._binding, self.start, self.end)
 
     @cached_property
     def exposed_communication(self) -> list[float]:
@@ -119,24 +126,37 @@ class Timeline:
 
         -1 where nothing held it back.
         """
-        return deciders(self.program, self.cost, self.end)
+        return deciders(self.program, self.cost, self._binding, self.end)
 
     @cached_property
     def gains(self) -> Seconds:
         """For each action, how much sooner all would end if it alone took a tenth less."""
-        return gains(self.program, self.cost, self._tails, self.end - self.start)
+        return gains(self.program, self.cost, Paths(self._heads, self._durations, self._tails))
 
     @cached_property
-    def helps(self) -> list[Help]:
-        """What shortening all work of a kind at a stage by a tenth would bring, best first."""
-        return helps(self.program, self.cost, self.start, self.end)
+    def _binding(self) -> Index:
+        """For each slot, the dependency whose value arrives last; -1 where it reads none."""
+        return binding_dependency(self.program, self.cost.delays(self.program), self.end)
+
+    @cached_property
+    def _durations(self) -> Seconds:
+        """Of every slot."""
+        return (self.end - self.start)[self.program.first_of_slot]
+
+    @cached_property
+    def _heads(self) -> Seconds:
+        """When each slot starts at the earliest; what comes back from the host starts later."""
+        if any(lane.stream is Stream.ONLOAD for lane in self.program.lanes):
+            gaps = self.cost.gaps(self.program)
+            precedence = self.program.precedence(self.cost.delays(self.program)).with_gaps(gaps)
+            return earliest(precedence, self._durations + gaps)
+        return np.asarray(self.start - self.start.min(initial=np.inf))[self.program.first_of_slot]
 
     @cached_property
     def _tails(self) -> Seconds:
         """From the latest end of each slot to the last of all."""
         precedence = self.program.precedence(self.cost.delays(self.program))
-        duration = (self.end - self.start)[self.program.first_of_slot]
-        return tails(precedence, self.cost.gaps(self.program), duration)
+        return tails(precedence, self.cost.gaps(self.program), self._durations)
 
     @cached_property
     def _slots(self) -> Index:

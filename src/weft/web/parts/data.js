@@ -31,7 +31,6 @@ export function timelineOf(view, words) {
     columns,
     closing: facts.opening + facts.makespan,
     critical: unpacked(critical),
-    isCritical: marked(columns.start.length, unpacked(critical)),
     laneOf: laneOf(facts.bounds, columns.start.length),
     idle: { causes, sums, ...unpackedAll(stretches) },
     idleOf: null,
@@ -41,12 +40,6 @@ export function timelineOf(view, words) {
     categories: memory.categories,
     peaks: memory.peaks,
   };
-}
-
-function marked(count, actions) {
-  const marks = new Uint8Array(count);
-  for (const action of actions) marks[action] = 1;
-  return marks;
 }
 
 function laneOf(bounds, count) {

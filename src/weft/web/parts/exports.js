@@ -1,6 +1,7 @@
 // Exports: what is seen, as a picture, a table or a trace.
 
 import { visible } from "weft/actions.js";
+import { tell } from "weft/app.js";
 import { deviceOf, memoryOf, readBy } from "weft/data.js";
 import { el } from "weft/dom.js";
 import { AXIS, layoutOf, scaleOf } from "weft/layout.js";
@@ -18,7 +19,7 @@ export const EXPORTS = {
   "Picture, PNG": async (app) => save(app, "png", "image/png", await pngOf(app)),
   "Actions, CSV": (app) => save(app, "csv", "text/csv", csvOf(app)),
   "Trace for Perfetto": (app) => save(app, "perfetto.json", "application/json", perfettoOf(app)),
-  "Link to this view": (app) => navigator.clipboard?.writeText(location.href),
+  "Link to this view": copyLink,
 };
 
 function save(app, ending, type, content) {
@@ -26,6 +27,16 @@ function save(app, ending, type, content) {
   const address = URL.createObjectURL(new Blob([content], { type }));
   el("a", { href: address, download: `${name}.${ending}` }).click();
   setTimeout(() => URL.revokeObjectURL(address), 1000);
+}
+
+/** Where the browser lets nobody copy, the link can still be read. */
+async function copyLink() {
+  try {
+    await navigator.clipboard.writeText(location.href);
+    tell("The link to this view is copied.");
+  } catch {
+    tell(`The link to this view: ${location.href}`);
+  }
 }
 
 /** All rows, also those that do not fit on the screen, over the stretch of time in view. */

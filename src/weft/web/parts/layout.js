@@ -19,7 +19,7 @@ function rowsOfDevice(timeline, device, options, name) {
     const lanes = lanesOf(timeline, device, band);
     if (band === "compute" || lanes.length) rows.push({ type: "actions", timeline, device, band, lanes, name });
   }
-  if (options.memory) rows.push({ type: "memory", timeline, device, name: "" });
+  if (options.memory && timeline.categories.length) rows.push({ type: "memory", timeline, device, name: "" });
   return rows;
 }
 
@@ -62,7 +62,7 @@ function heights(rows, room) {
   const unit = (room - count("title") * TITLE - GAP * gaps - rows.length) / Math.max(1, weight);
   const [least, leastMemory] = count("actions") <= FEW ? [18, 20] : [6, 14];
   const height = {
-    title: TITLE, actions: clamp(unit, least, 30), memory: clamp(unit * 1.35, leastMemory, 44),
+    title: TITLE, actions: clamp(unit, least, 36), memory: clamp(unit * 1.35, leastMemory, 64),
   };
   return (row) => height[row.type];
 }

@@ -4,7 +4,8 @@ import { el, table } from "weft/dom.js";
 import { amount, tickStep } from "weft/format.js";
 
 const SVG = "http://www.w3.org/2000/svg";
-const BOX = { width: 560, height: 204, left: 58, right: 110, top: 8, bottom: 36 };
+const BOX = { width: 640, height: 204, left: 58, right: 110, top: 8, bottom: 36 };
+const APART = 44; // pixels between the numbers of an axis
 
 export function plotTab(app) {
   const points = app.points.filter((point) => !point.refused && point.time > 0);
@@ -62,7 +63,7 @@ function shape(name, properties, ...children) {
 
 function axes(root, { x, y, x0, x1, y0, y1, units }) {
   const { width, height, left, right, bottom, top } = BOX;
-  for (const at of rounds(x0, x1)) {
+  for (const at of apart(rounds(x0, x1), x)) {
     root.append(shape("line", { x1: x(at), x2: x(at), y1: top, y2: height - bottom, stroke: "var(--line)" }),
       shape("text", { x: x(at), y: height - bottom + 15, "text-anchor": "middle", class: "faint" }, amount(at, units.time)));
   }
@@ -79,11 +80,19 @@ function axes(root, { x, y, x0, x1, y0, y1, units }) {
 /** Round numbers of a scale by factors: the naive schedule takes many times as long as the rest. */
 function rounds(least, most) {
   const found = [];
-  const factors = most / least > 4 ? [1, 2, 5] : [1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 8];
   for (let power = 10 ** Math.floor(Math.log10(least)); power <= most; power *= 10) {
-    found.push(...factors.map((factor) => factor * power).filter((at) => at >= least && at <= most));
+    found.push(...[1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 8].map((factor) => factor * power));
   }
-  return found;
+  return found.filter((at) => at >= least && at <= most);
+}
+
+/** Those that stand far enough behind the one before. */
+function apart(numbers, x) {
+  const kept = [];
+  for (const at of numbers) {
+    if (!kept.length || x(at) - x(kept.at(-1)) >= APART) kept.push(at);
+  }
+  return kept;
 }
 
 /** Those that no other beats in both time and memory, fastest first. */
@@ -107,7 +116,11 @@ function dot(app, point, x, y, isBest, taken, units) {
     shape("title", {}, words),
     ...(place ? [shape("text", { x: x + 9, y: place }, point.name)] : []));
   mark.addEventListener("click", open);
-  mark.addEventListener("keydown", (event) => { if (event.key === "Enter") open(); });
+  mark.addEventListener("keydown", (event) => {
+    if (event.key !== "Enter" && event.key !== " ") return;
+    event.preventDefault();
+    open();
+  });
   return mark;
 }
 

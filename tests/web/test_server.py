@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from http.client import HTTPConnection
 from threading import Thread
 from typing import Any
@@ -15,8 +16,9 @@ from typing import Any
 import pytest
 
 from tests.cli.running import refused, weft
+from weft.cost import Share
 from weft.notation import to_json, to_text, to_torch_csv
-from weft.schedules import one_f_one_b
+from weft.schedules import one_f_one_b, pipedream
 from weft.simulate import simulate
 from weft.web.requests import MOST_ACTIONS
 from weft.web.server import Server
@@ -232,6 +234,31 @@ def test_files_are_opened(server: Server, name: str) -> None:
     status, content = post(server, "/open", {"name": name, "text": FILES[name]})
     assert status == 200
     assert content["timelines"][0]["makespan"] == simulate(PROGRAM).makespan
+
+
+def test_a_program_is_timed_at_the_costs_that_are_chosen(server: Server) -> None:
+    asked = {"name": "program.txt", "text": to_text(PROGRAM), "costs": {"forward": 3}}
+    _, content = post(server, "/open", asked)
+    cost = Share(forward=3).cost(PROGRAM)
+    assert content["timelines"][0]["makespan"] == simulate(PROGRAM, cost).makespan
+
+
+def test_a_body_that_repeats_for_ever_is_refused_before_it_is_unrolled(server: Server) -> None:
+    program = pipedream(devices=2, microbatches=4)
+    assert program.period
+    endless = replace(program, period=replace(program.period, repeats=10**7))
+    status, content = post(server, "/open", {"name": "x.json", "text": to_json(endless)})
+    assert status == 422
+    assert f"the page shows {MOST_ACTIONS:,}" in content["refused"]
+
+
+def test_a_reader_who_leaves_is_no_error(server: Server, capfd: pytest.CaptureFixture[str]) -> None:
+    for error in (BrokenPipeError(), ConnectionResetError()):
+        try:
+            raise error
+        except ConnectionError:
+            server.handle_error(None, ("127.0.0.1", 1))
+    assert capfd.readouterr().err == ""
 
 
 BROKEN = to_text(PROGRAM).replace("0F1 ", "")

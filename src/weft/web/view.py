@@ -35,8 +35,6 @@ def view(timeline: Timeline, name: str = "") -> dict[str, object]:
         "is_measured": timeline.is_measured,
         "has_versions": bool((program.actions.version > 0).any()),
         "devices": program.devices,
-        "stages": program.stages,
-        "microbatches": program.microbatches,
         "edges": [list(edge) for edge in program.graph.edges],
         "lanes": [_lane(lane) for lane in program.lanes],
         "bounds": program.bounds.tolist(),

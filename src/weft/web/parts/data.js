@@ -10,7 +10,7 @@ function bytes(text) {
   return Uint8Array.from(atob(text), (sign) => sign.charCodeAt(0));
 }
 
-export function unpacked(packed) {
+function unpacked(packed) {
   const Type = TYPES[packed.type];
   if ("all" in packed) return new Type(packed.count).fill(packed.all);
   return new Type(bytes(packed.base64).buffer);

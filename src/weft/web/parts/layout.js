@@ -89,7 +89,7 @@ export function layoutOf(app, height) {
 }
 
 /** When a timeline begins on the common axis: all at 0, or so that all end together. */
-export function shiftOf(app, timeline) {
+function shiftOf(app, timeline) {
   const { extent } = app;
   return app.options.align === "end" ? timeline.opening - (extent - timeline.makespan) : timeline.opening;
 }

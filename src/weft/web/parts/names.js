@@ -4,7 +4,7 @@ const SUBSCRIPTS = "₀₁₂₃₄₅₆₇₈₉";
 const subscript = (number) => [...String(number)].map((digit) => SUBSCRIPTS[digit]).join("");
 
 /** The part of a layer that an action is, or null for a whole stage. */
-export function partOf({ columns, words }, action) {
+function partOf({ columns, words }, action) {
   const segment = columns.segment[action];
   return segment < 0 ? null : words.parts[segment % words.parts.length];
 }

@@ -122,5 +122,5 @@ const DARK = {
   strong: "#ff8a75", arrow: "#f2f5f8", shade: "rgba(18,23,29,0.74)",
 };
 
-export const isDark = () => matchMedia("(prefers-color-scheme: dark)").matches;
+const isDark = () => matchMedia("(prefers-color-scheme: dark)").matches;
 export const theme = () => (isDark() ? DARK : LIGHT);

@@ -43,14 +43,14 @@ class Request:
 
     def timeline(self) -> Timeline:
         """The proved program, timed; InputError or ProgramError where there is none."""
-        program = _proved(self.schedule.name, self.shape)
+        program = proved(self.schedule.name, self.shape)
         if self.has_streams:
             return _in_streams(program, self.prices)
         return simulate(program, self.prices.cost(program))
 
 
 @lru_cache(maxsize=16)
-def _proved(name: str, shape: Shape) -> Program:
+def proved(name: str, shape: Shape) -> Program:
     """The program of a schedule, in full; kept, since most questions change costs alone."""
     program = unfolded(REGISTRY[name].program(shape))
     check(program)

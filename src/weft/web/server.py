@@ -65,6 +65,7 @@ class _Handler(BaseHTTPRequestHandler):
     server: Server
     timeout = PATIENCE
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True  # an answer waits for no acknowledgement
     server_version, sys_version = "weft", ""
 
     def do_GET(self) -> None:

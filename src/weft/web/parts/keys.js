@@ -9,7 +9,7 @@ const KEYS = [
   ["↑ ↓", "the device above and below, at the same time"],
   ["Enter", "zoom to the selected action"],
   ["w", "go to what the selected action waited for"],
-  ["g G", "the next and the last idle stretch, with its chain of waits"],
+  ["g G", "the next idle stretch and the one before, with their chain of waits"],
   ["+ −", "zoom in and out"],
   ["Shift ← →", "move the view"],
   ["0", "the whole step"],
@@ -25,7 +25,7 @@ export function showKeys() {
   help.replaceChildren(
     el("h2", {}, "Keys, while the timeline has the focus"),
     el("dl", {}, ...KEYS.flatMap(([key, does]) => [el("dt", {}, el("kbd", {}, key)), el("dd", {}, does)])),
-    el("p", { class: "note" }, "The wheel zooms (with Ctrl, where rows do not fit), dragging moves, a double click zooms to an action. A program, a timeline or a torch CSV can be dropped on the page."),
+    el("p", { class: "note" }, "The wheel zooms (with Ctrl, where rows do not fit), dragging moves, a double click zooms to an action. Timelines and other pages can be dropped on this one; live, programs and torch CSVs too."),
     el("form", { method: "dialog" }, el("button", {}, "Close")),
   );
   help.showModal();

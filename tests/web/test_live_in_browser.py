@@ -13,6 +13,7 @@ from weft.cost import DEVICES, Share, derive, model_named
 from weft.notation import to_text, to_torch_csv
 from weft.schedules import one_f_one_b
 from weft.simulate import simulate
+from weft.web import page as html_of
 from weft.web.server import Server
 
 pytestmark = pytest.mark.timeout(300)  # the first test may have to install the browser
@@ -140,6 +141,15 @@ def test_a_dropped_program_stays_and_takes_the_costs(page: Page) -> None:
     page.until(f"weft.timelines[1]?.makespan === {longer}")
     press_button(page, "#controls button", "Remove program.txt")
     page.until("weft.timelines.length === 1")
+
+
+def test_a_dropped_page_stays_as_it_is(page: Page) -> None:
+    timeline = simulate(one_f_one_b(devices=2, microbatches=4))
+    drop(page, "page.html", html_of([timeline]))
+    page.until("weft.timelines.length === 2")
+    slide(page, "Forward", 3)
+    page.until("weft.timelines[0].makespan !== 33")
+    assert page.run("weft.timelines[1].makespan") == timeline.makespan
 
 
 def test_a_dragged_slider_ends_where_it_was_left(page: Page) -> None:

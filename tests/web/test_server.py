@@ -171,6 +171,12 @@ def test_a_shape_that_is_refused_says_why_and_what_works(server: Server) -> None
     assert "timeline" in mended
 
 
+def test_a_model_with_too_few_layers_says_for_which_schedule(server: Server) -> None:
+    model = {"model": "gpt-6.2b", "device": "a100", "devices": 31, "microbatches": 31}
+    told = answer(server, **model)["refused"]
+    assert told == "1f1b: 30 layers do not fill 31 stages; give fewer stages"
+
+
 def test_an_answer_may_hold_both(server: Server) -> None:
     asked = {"requests": [request(), request(schedule="chimera", devices=3)]}
     _, content = post(server, "/timelines", asked)

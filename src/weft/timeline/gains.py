@@ -113,8 +113,9 @@ def _raise(found: Seconds, first: Index, last: Index, length: Seconds) -> None:
     first, last, length = first[is_any], last[is_any], length[is_any]
     levels = np.floor(np.log2(np.maximum(last - first, 1))).astype(np.int64)
     blocks = np.zeros((int(levels.max(initial=0)) + 1, len(found)))
-    np.maximum.at(blocks, (levels, first), length)
-    np.maximum.at(blocks, (levels, last - (1 << levels)), length)
+    of_level = levels * len(found)
+    np.maximum.at(blocks.ravel(), of_level + first, length)
+    np.maximum.at(blocks.ravel(), of_level + last - (1 << levels), length)
     for level in range(len(blocks) - 1, 0, -1):
         half = 1 << (level - 1)
         below = blocks[level - 1]

@@ -60,12 +60,15 @@ def timelines(asked: Mapping[str, object]) -> Answer:
 def _answer(given: object) -> Answer:
     try:
         request = read_request(given)
-        refusal = request.schedule.accepts(request.shape)
-        if refusal is not None:
-            return _refused(request, refusal.reason, refusal.nearest)
-        return {"timeline": view(request.timeline(), request.name)}
     except WeftError as error:
         return {"refused": str(error)}
+    refusal = request.schedule.accepts(request.shape)
+    if refusal is not None:
+        return _refused(request, refusal.reason, refusal.nearest)
+    try:
+        return {"timeline": view(request.timeline(), request.name)}
+    except WeftError as error:
+        return {"refused": f"{request.name}: {error}"}
 
 
 def _refused(request: Request, reason: str, nearest: object) -> Answer:

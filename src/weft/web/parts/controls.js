@@ -22,7 +22,7 @@ const MOST = 6; // schedules at once
 export async function buildControls(app, place) {
   const controls = new Controls(app, place);
   app.openPoint = (point) => controls.open(point);
-  app.openFile = (name, text) => controls.openFile(name, text);
+  app.openFile = (file) => controls.openFile(file);
   app.followAddress = () => controls.followAddress();
   place.hidden = false;
   controls.build();
@@ -35,7 +35,7 @@ class Controls {
     this.place = place;
     this.schedules = new Map(app.live.schedules.map((schedule) => [schedule.name, schedule]));
     this.state = { ...structuredClone(USUAL), ...fromAddress() };
-    this.files = []; // { name, text, costs that it was timed at, views }
+    this.files = []; // { name, text, views, costs that it was timed at }
     this.timelines = []; // of the schedules
     this.isDue = this.isAsking = this.isAskingMore = false;
     this.refusals = el("div", { role: "alert" });
@@ -200,19 +200,18 @@ class Controls {
     return box;
   }
 
-  async openFile(name, text) {
-    const file = { name, text };
-    await this.time(file);
+  async openFile(file) {
+    if (!file.views) await this.time(file);
     this.files.push(file);
     this.build();
     this.adopt();
     return file.views.map((view) => view.title);
   }
 
-  /** A program takes the costs that are chosen; a timeline has its own. */
+  /** A program takes the costs that are chosen; a timeline has its own, and so has a page. */
   async time(file) {
     const asked = costsAsked(this.state);
-    if (file.costs === JSON.stringify(asked)) return;
+    if (file.costs === JSON.stringify(asked) || (file.views && !file.costs)) return;
     const { timelines } = await post("/open", { name: file.name, text: file.text, costs: asked });
     Object.assign(file, { views: timelines, costs: JSON.stringify(asked) });
   }

@@ -22,8 +22,9 @@ async function open(app, file) {
   try {
     if (file.size > MOST) throw new Error("it is larger than 64 MiB");
     const text = await file.text();
-    const titles = isPage(text) ? add(app, pageOf(app, text))
-      : app.openFile ? await app.openFile(file.name, text) : add(app, [plainOf(app, text, file.name)]);
+    const views = isPage(text) ? viewsOf(app, text) : null;
+    const titles = app.openFile ? await app.openFile({ name: file.name, text, views })
+      : add(app, views ? views.map((view) => timelineOf(view, app.words)) : [plainOf(app, text, file.name)]);
     tell(`Added ${titles.join(", ")}.`);
   } catch (error) {
     tell(`${file.name}: ${error.message}`, true);
@@ -38,13 +39,14 @@ function add(app, added) {
 
 const isPage = (text) => /^\s*<!doctype html/i.test(text);
 
-/** The timelines of another page, with all that is known of them; nothing of it is run. */
-function pageOf(app, text) {
+/** What another page shows, with all that is known of it; nothing of it is run. */
+function viewsOf(app, text) {
   const data = new DOMParser().parseFromString(text, "text/html").getElementById("data");
   try {
     const { format, timelines } = JSON.parse(data.textContent);
     if (format !== "weft.page" || !timelines.length) throw new Error("nothing to show");
-    return timelines.map((view) => timelineOf(view, app.words));
+    timelines.forEach((view) => timelineOf(view, app.words)); // else it cannot be shown
+    return timelines;
   } catch {
     throw new Error("it is no page of Weft with timelines in it");
   }

@@ -120,7 +120,7 @@ def live_shapes() -> Iterator[tuple[str, int]]:
 def live(page: Page, schedule: str, stages: int, rounds: int) -> tuple[float, str]:
     """Median milliseconds from a slider to the picture, and the row that says so."""
     sizes = {"devices": DEVICES, "microbatches": MICROBATCHES, "stages_per_device": stages}
-    question = ASK % json.dumps({"schedule": schedule, **sizes, "latency": 0.1})
+    question = ASK % json.dumps({"schedule": schedule, **sizes, "updates": 2, "latency": 0.1})
     page.run(question)
     shape = []
     for _ in range(rounds):

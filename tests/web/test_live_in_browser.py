@@ -123,6 +123,15 @@ def test_a_model_on_a_device(page: Page) -> None:
     assert page.faults == []
 
 
+def test_updates_are_chosen_where_a_schedule_does_not_flush(page: Page) -> None:
+    assert "Updates" not in words(page, "#controls")
+    choose(page, "pipedream")
+    page.until("weft.timelines[0].name === 'pipedream'")
+    before = page.run("weft.timelines[0].makespan")
+    slide(page, "Updates", 4)
+    page.until(f"weft.timelines[0].makespan > {before}")
+
+
 def test_a_stage_that_takes_longer(page: Page) -> None:
     page.run("document.querySelector('#controls details').open = true")
     slide(page, "Stage 2 takes", 2)

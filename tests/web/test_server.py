@@ -200,6 +200,14 @@ def test_links_and_memory_count(server: Server) -> None:
     assert answer(server)["timeline"]["memory"]["capacity"] is None
 
 
+def test_updates_of_a_run_that_does_not_flush(server: Server) -> None:
+    def ended(updates: int) -> Any:
+        return answer(server, schedule="pipedream", updates=updates)["timeline"]["makespan"]
+
+    assert ended(4) > ended(2)
+    assert answer(server, updates=4)["timeline"]["makespan"] == 33  # 1f1b flushes
+
+
 @pytest.mark.parametrize("name", ["1f1b", "kimi-k2", "pipedream"])
 def test_streams(server: Server, name: str) -> None:
     stages = 2 if name == "kimi-k2" else 1

@@ -38,13 +38,14 @@ def catalogue() -> Answer:
 
 
 def _described(schedule: Schedule) -> Answer:
-    """`stages_per_device` is what it is shown with first, `loops` whether it may be another."""
+    """`stages_per_device` is what it is shown with first; `loops` says that any number goes."""
     return {
         "name": schedule.name,
         "summary": schedule.summary,
         "variants": list(schedule.variants),
         "stages_per_device": schedule.stages_for(),
         "loops": schedule.stages_per_device[1] is None,
+        "flushes": not schedule.is_asynchronous,
     }
 
 

@@ -8,12 +8,14 @@ from weft.errors import ProgramError, WeftError
 from weft.simulate import seconds_of_step, settled_of
 from weft.web.requests import Request, check_size
 
+UPDATES = 4  # of a run that does not flush, so that it fills
+
 
 def points(request: Request) -> list[dict[str, object]]:
     """A point for each variant of a request's schedule, at its shape and costs."""
     asked = request.shape.stages_per_device
     stages = request.schedule.stages_for(asked if asked > 1 else None)
-    shape = request.shape.but(stages_per_device=stages)
+    shape = request.shape.but(stages_per_device=stages, updates=UPDATES)
     variants = ("", *request.schedule.variants)
     return [_point(replace(request, shape=shape.but(variant=variant))) for variant in variants]
 

@@ -1,7 +1,9 @@
 """Requests: what a live page asks for, read with suspicion, and its timeline.
 
-{"schedule": "1f1b", "variant": "", "devices": 4, "microbatches": 8, "stages_per_device": 1,
- "streams": false, and what things cost: see `prices`}
+    {"schedule": "1f1b", "variant": "", "devices": 4, "microbatches": 8, "stages_per_device": 1,
+     "updates": 2, "streams": false, "forward": 1, ...}
+
+`prices` has all that things cost.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ MOST_DEVICES = 256
 MOST_MICROBATCHES = 4096
 MOST_STAGES_PER_DEVICE = 32
 MOST_ACTIONS = 300_000
-UPDATES = 4  # of a run that does not flush
+MOST_UPDATES = 64  # of a run that does not flush
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +69,7 @@ def read_request(given: object) -> Request:
         microbatches=count(given, "microbatches", MOST_MICROBATCHES),
         stages_per_device=count(given, "stages_per_device", MOST_STAGES_PER_DEVICE),
         variant=text(given, "variant"),
-        updates=UPDATES,
+        updates=count(given, "updates", MOST_UPDATES),
     )
     check_size(schedule, shape)
     return Request(schedule, shape, read_prices(given), given.get("streams") is True)

@@ -11,9 +11,10 @@ const SIZES = {
   devices: { words: "Devices", least: 1, most: 16, step: 1 },
   microbatches: { words: "Microbatches", least: 1, most: 64, step: 1 },
 };
+const UPDATES = { updates: { words: "Updates, of a run that does not flush", least: 1, most: 8, step: 1 } };
 const USUAL = {
   chosen: [{ schedule: "1f1b", variant: "", stages_per_device: 1 }],
-  devices: 4, microbatches: 8, ...USUAL_COSTS,
+  devices: 4, microbatches: 8, updates: 2, ...USUAL_COSTS,
 };
 const OTHERS = ["zb-h1", "interleaved-1f1b", "gpipe", "zbv", "zb-h2", "eager-1f1b"]; // to compare with
 const MOST = 6; // schedules at once
@@ -59,7 +60,7 @@ class Controls {
       ...this.files.map((file, index) => this.fileRow(file, index)),
       this.refusals,
       el("h3", {}, "Shape"),
-      ...Object.entries(SIZES).map(([name, { words, ...range }]) =>
+      ...Object.entries(this.sizes()).map(([name, { words, ...range }]) =>
         slider(words, range, this.state[name], (value) => this.set({ [name]: value }))),
       el("h3", {}, "Costs"),
       ...costFields(this.state, this.app.live, changes),
@@ -67,6 +68,11 @@ class Controls {
       el("p", { class: "note" }, this.note()),
     );
     this.buildLengths();
+  }
+
+  sizes() {
+    const flushes = ({ schedule }) => this.schedules.get(schedule)?.flushes ?? true;
+    return this.state.chosen.every(flushes) ? SIZES : { ...SIZES, ...UPDATES };
   }
 
   buildLengths() {
@@ -143,8 +149,9 @@ class Controls {
   // the answers
 
   requests() {
-    const { chosen, devices, microbatches } = this.state;
-    return chosen.map((one) => ({ ...costsAsked(this.state), devices, microbatches, ...one, streams: this.hasStreams }));
+    const { chosen, devices, microbatches, updates } = this.state;
+    return chosen.map((one) =>
+      ({ ...costsAsked(this.state), devices, microbatches, updates, ...one, streams: this.hasStreams }));
   }
 
   /** One question at a time; what changes meanwhile is asked when it is answered. */

@@ -109,6 +109,21 @@ def pick(page: Page, label: str, value: str) -> None:
     )
 
 
+def test_a_choice_keeps_the_focus(page: Page) -> None:
+    press_button(page, "#controls button", "+")
+    page.until("weft.timelines.length === 2")
+    page.run("document.querySelectorAll('[aria-label=Schedule]')[1].focus()")
+    page.run(
+        """(() => {
+          const select = document.activeElement;
+          select.value = "gpipe";
+          select.dispatchEvent(new Event("change"));
+        })()"""
+    )
+    page.until("weft.timelines[1].name === 'gpipe'")
+    assert page.run("document.activeElement.value") == "gpipe"
+
+
 def test_a_model_on_a_device(page: Page) -> None:
     pick(page, "Costs", "model")
     page.until("weft.units.time.name")

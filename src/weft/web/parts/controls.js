@@ -3,7 +3,7 @@
 import { tell } from "weft/app.js";
 import { USUAL_COSTS, costFields, costsAsked, lengthFields } from "weft/costs.js";
 import { timelineOf } from "weft/data.js";
-import { debounced, el } from "weft/dom.js";
+import { debounced, el, focusWithin } from "weft/dom.js";
 import { choice, slider } from "weft/fields.js";
 import { post } from "weft/live.js";
 
@@ -50,6 +50,7 @@ class Controls {
   // the form
 
   build() {
+    const focus = focusWithin(this.place);
     const { chosen } = this.state;
     const isUneven = this.state.lengths.some((length) => length !== 1);
     const changes = { change: (change) => this.set(change), rebuild: (change) => this.set(change, true) };
@@ -68,6 +69,7 @@ class Controls {
       el("p", { class: "note" }, this.note()),
     );
     this.buildLengths();
+    focus();
   }
 
   sizes() {
@@ -104,7 +106,7 @@ class Controls {
     if (known?.loops) {
       children.push(slider("Stages per device", { least: 1, most: 8, step: 1 }, one.stages_per_device, (value) => {
         one.stages_per_device = value;
-        this.set({});
+        this.set({ chosen: this.state.chosen });
       }));
     }
     if (this.state.chosen.length > 1) children.push(this.remover(one.schedule, this.state.chosen, index));
@@ -127,7 +129,7 @@ class Controls {
   set(change, isOtherForm = false) {
     Object.assign(this.state, change);
     if (isOtherForm) this.build();
-    else if (!("lengths" in change)) this.buildLengths();
+    else if ("devices" in change || "chosen" in change) this.buildLengths();
     this.ask();
   }
 

@@ -27,6 +27,14 @@ export function table(caption, headings, rows) {
     el("tbody", {}, ...rows.map((cells) => el("tr", {}, ...cells.map(cell)))));
 }
 
+/** What puts the focus back after a place was built anew: on what has the same name. */
+export function focusWithin(place) {
+  const name = place.contains(document.activeElement) && document.activeElement.getAttribute("aria-label");
+  const alike = () => [...place.querySelectorAll("[aria-label]")].filter((one) => one.getAttribute("aria-label") === name);
+  const at = alike().indexOf(document.activeElement);
+  return () => alike()[at]?.focus();
+}
+
 /** Run once, shortly after the last of many calls. */
 export function debounced(wait, run) {
   let timer = 0;

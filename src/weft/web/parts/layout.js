@@ -60,7 +60,8 @@ function heights(rows, room) {
   const weight = rows.reduce((sum, row) => sum + share[row.type], 0);
   const gaps = rows.filter((row, index) => gapBefore(rows, index)).length;
   const unit = (room - count("title") * TITLE - GAP * gaps - rows.length) / Math.max(1, weight);
-  const [least, leastMemory] = count("actions") <= FEW ? [18, 28] : [6, 14];
+  const readable = count("title") > 1 ? [16, 14] : [18, 28]; // of several timelines, more at once
+  const [least, leastMemory] = count("actions") <= FEW ? readable : [6, 14];
   const height = {
     title: TITLE, actions: clamp(unit, least, 36), memory: clamp(unit * 1.35, leastMemory, 64),
   };

@@ -58,7 +58,8 @@ function letterOf(timeline, action) {
 }
 
 /** How many letters wide a label is: what stands lower is smaller. */
-export const widthOf = (label) => [...label].reduce((width, sign) => width + (SUBSCRIPTS.includes(sign) ? 0.65 : 1), 0);
+export const widthOf = (label) => [...label].reduce((width, sign) => width + widthOfSign(sign), 0);
+const widthOfSign = (sign) => (SUBSCRIPTS.includes(sign) ? 0.65 : sign === "W" ? 1.5 : 1);
 
 /** forward, weight gradient, dispatch to experts … */
 export function wordOf(timeline, action) {

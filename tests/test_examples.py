@@ -41,7 +41,14 @@ def test_a_schedule_of_ones_own_is_drawn_and_trains() -> None:
 
 
 def test_the_public_names() -> None:
-    assert sorted(weft.__all__) == ["Pipeline", "Reference", "__version__", "show", "split"]
+    assert sorted(weft.__all__) == [
+        "Pipeline",
+        "Reference",
+        "__version__",
+        "explore",
+        "show",
+        "split",
+    ]
     assert weft.Pipeline.__module__ == "weft.runtime.pipeline"
 
 

@@ -6,8 +6,9 @@
 from __future__ import annotations
 
 import argparse
+import json
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from statistics import median
 from threading import Thread
@@ -16,6 +17,7 @@ from tests.web.browser import Browser, Page, browser
 from weft.schedules import REGISTRY
 from weft.simulate import simulate
 from weft.web import write_page
+from weft.web.requests import proved
 from weft.web.server import Server
 
 SIZES = {  # devices, microbatches, stages per device
@@ -24,12 +26,7 @@ SIZES = {  # devices, microbatches, stages per device
     "16 x 256 x 4": ("interleaved-1f1b", 16, 256, 4),
     "64 x 512 x 4": ("interleaved-1f1b", 64, 512, 4),
 }
-LIVE = (
-    ("1f1b", 8, 64, 1),
-    ("1f1b", 16, 64, 1),
-    ("interleaved-1f1b", 16, 64, 2),
-    ("zbv", 16, 64, 2),
-)
+DEVICES, MICROBATCHES = 16, 64  # of the live page
 
 # A picture counts once its pixels are there: reading one back waits for the painter.
 PAINT = """(() => {
@@ -43,15 +40,17 @@ HOVER = """import("weft/hover.js").then(({ hitAt }) => {
   for (let turn = 0; turn < 200; turn++) hitAt(weft, 150 + 4 * turn, 100 + 2 * turn);
   return (performance.now() - began) / 200;
 })"""
+# From the question to the new picture, and how much of that the page takes.
 ASK = """(async () => {
   const began = performance.now();
   const { post } = await import("weft/live.js");
   const { timelineOf } = await import("weft/data.js");
   const { answers } = await post("/timelines", { requests: [%s] });
+  const answered = performance.now();
   weft.adopt([timelineOf(answers[0].timeline, weft.words)]);
   weft.draw();
   weft.pen.context.getImageData(200, 100, 1, 1);
-  return performance.now() - began;
+  return [performance.now() - began, performance.now() - answered];
 })()"""
 
 
@@ -66,11 +65,14 @@ def main() -> None:
         print("|---|---|---|---|---|---|---|")
         for name, size in SIZES.items():
             print(row(running, Path(folder), name, size, rounds), flush=True)
-        print("\n| live, slider to picture | |\n|---|---|")
+        print(f"\n| live, {DEVICES} x {MICROBATCHES} | new shape | new costs | of that the page |")
+        print("|---|---|---|---|")
         with Server() as server:
             Thread(target=server.serve_forever, daemon=True).start()
-            for one in LIVE:
-                print(live_row(running, server, one, rounds), flush=True)
+            page = running.page()
+            page.open(server.address)
+            rows = [live(page, *asked, rounds) for asked in live_shapes()]
+            print("\n".join(row for _, row in sorted(rows, reverse=True)))
             server.shutdown()
 
 
@@ -106,17 +108,27 @@ def opened(running: Browser, path: Path, rounds: int) -> tuple[Page, list[float]
     return page, found
 
 
-def live_row(running: Browser, server: Server, size: tuple[str, int, int, int], rounds: int) -> str:
-    schedule, devices, microbatches, stages = size
-    page = running.page()
-    page.open(server.address)
-    page.until("weft.timelines.length")
-    request = (
-        f'{{"schedule": "{schedule}", "devices": {devices}, "microbatches": {microbatches},'
-        f' "stages_per_device": {stages}, "latency": 0.1}}'
-    )
-    taken = times(page, ASK % request, rounds)
-    return f"| {schedule} {devices} x {microbatches} x {stages} | {milliseconds(taken)} |"
+def live_shapes() -> Iterator[tuple[str, int]]:
+    """Every schedule with one and with two stages per device, where it takes them."""
+    for schedule in REGISTRY:
+        least, most = schedule.stages_per_device
+        for stages in (1, 2):
+            if least <= stages <= (most or stages):
+                yield schedule.name, stages
+
+
+def live(page: Page, schedule: str, stages: int, rounds: int) -> tuple[float, str]:
+    """Median milliseconds from a slider to the picture, and the row that says so."""
+    sizes = {"devices": DEVICES, "microbatches": MICROBATCHES, "stages_per_device": stages}
+    question = ASK % json.dumps({"schedule": schedule, **sizes, "updates": 2, "latency": 0.1})
+    page.run(question)
+    shape = []
+    for _ in range(rounds):
+        proved.cache_clear()  # as after a slider of the shape
+        shape.append(page.run(question)[0])
+    costs = [page.run(question) for _ in range(rounds)]
+    cells = map(milliseconds, (shape, [all_of for all_of, _ in costs], [own for _, own in costs]))
+    return median(shape), f"| {schedule} x {stages} | {' | '.join(cells)} |"
 
 
 def times(page: Page, code: str, rounds: int) -> list[float]:

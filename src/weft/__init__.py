@@ -8,7 +8,8 @@
 
 `import weft` alone loads nothing else. `weft.Pipeline` and `weft.split` bring in torch when they
 are first asked for; everything else works without it. In a notebook a timeline that ends a cell
-is shown as its picture; `weft.show(timeline, ...)` shows another one.
+is shown as its picture; `weft.show(timeline, ...)` shows another one, `weft.explore(timeline)`
+the interactive page.
 """
 
 from __future__ import annotations
@@ -20,9 +21,19 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from weft.draw import show
     from weft.runtime import Delay, Delayed, Pipeline, Reference, split
+    from weft.web import explore
 
 __version__ = "0.1.0"
-__all__ = ["Delay", "Delayed", "Pipeline", "Reference", "__version__", "show", "split"]
+__all__ = [
+    "Delay",
+    "Delayed",
+    "Pipeline",
+    "Reference",
+    "__version__",
+    "explore",
+    "show",
+    "split",
+]
 
 _HOMES = {
     "Delay": "weft.runtime",
@@ -31,6 +42,7 @@ _HOMES = {
     "Reference": "weft.runtime",
     "split": "weft.runtime",
     "show": "weft.draw",
+    "explore": "weft.web",
 }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -11,6 +12,7 @@ from weft.errors import InputError, ProgramError
 from weft.ir.earliest import Seconds, earliest
 from weft.ir.kinds import Stream
 from weft.ir.program import Program
+from weft.schedules import Schedule, Shape
 from weft.timeline import Timeline
 
 MOST_STEADY_ACTIONS = 2_000_000
@@ -78,6 +80,23 @@ def steady(program: Program, cost: Cost | None = None) -> Steady:
         repeats *= 2
     work = _body_work(program, timeline)
     return Steady(period, 1.0 - work / (program.devices * period) if period else 0.0)
+
+
+def settled_of(
+    schedule: Schedule, shape: Shape, cost_of: Callable[[Program], Cost]
+) -> Steady | None:
+    """What a schedule that does not flush settles into, however short the run asked for."""
+    if not schedule.is_asynchronous:
+        return None
+    program = schedule.program(shape.but(updates=2 * shape.devices + 2))
+    return steady(program, cost_of(program))
+
+
+def seconds_of_step(timeline: Timeline, shape: Shape, settled: Steady | None) -> float:
+    """Seconds for the microbatches of a step; without a flush, once settled."""
+    if settled is None:
+        return timeline.makespan
+    return settled.period * shape.microbatches / timeline.program.microbatches
 
 
 def _starts_by_repetition(program: Program, timeline: Timeline, repeats: int) -> Seconds:

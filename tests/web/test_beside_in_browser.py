@@ -59,6 +59,24 @@ def test_versions_stand_in_labels(browser: Browser, folder: Path) -> None:
     assert label == "F0₀"
 
 
+def test_narrow_labels_keep_the_version(browser: Browser, folder: Path) -> None:
+    page = opened(browser, folder / "versions.html")
+    labels = page.run(
+        "import('weft/names.js').then(({ shortLabelsOf }) => shortLabelsOf(weft.timelines[0], 0))"
+    )
+    assert labels == ["0₀", "0"]
+
+
+@pytest.mark.parametrize("words", ["palette=none", "colour=__proto__", "tab=none", "at=9:9&to=x"])
+def test_an_address_that_makes_no_sense_does_no_harm(
+    browser: Browser, folder: Path, words: str
+) -> None:
+    page = browser.page()
+    page.open(f"{(folder / 'small.html').as_uri()}#{words}")
+    assert page.run("weft.options.palette + weft.options.colour + weft.tab") == "safekindidle"
+    assert page.faults == []
+
+
 def test_the_view_is_in_the_address(browser: Browser, folder: Path) -> None:
     page = opened(browser, folder / "small.html")
     page.run("weft.show(3, 9); weft.set('critical', true)")

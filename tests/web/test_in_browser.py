@@ -116,6 +116,21 @@ def test_keys_go_from_action_to_action(small: Page) -> None:
     assert small.run("weft.options.memory") is False
 
 
+def test_keys_go_from_gap_to_gap(small: Page) -> None:
+    small.run("document.getElementById('overlay').focus()")
+    small.press("g")
+    assert small.run("weft.selection.gap") == 0
+    assert "The chain of waits" in words(small, "#details")
+    small.press("g")
+    assert small.run("weft.selection.gap") == 1
+    small.press("G")
+    assert small.run("weft.selection.gap") == 0
+    small.run("weft.select({ timeline: weft.timelines[0], action: 16 })")  # 1F0, behind a warm-up
+    small.press("g")
+    said = small.run("document.getElementById('status').textContent")
+    assert said == "device 1 idle for 4, order"
+
+
 def test_search(small: Page) -> None:
     small.run("document.getElementById('search').focus()")
     for letter in "2F7":

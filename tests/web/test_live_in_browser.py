@@ -9,9 +9,11 @@ import pytest
 
 from tests.web.browser import Browser, Page
 from tests.web.driving import drop, press_button, words
-from weft.notation import to_torch_csv
+from weft.cost import DEVICES, Share, derive, model_named
+from weft.notation import to_text, to_torch_csv
 from weft.schedules import one_f_one_b
 from weft.simulate import simulate
+from weft.web import page as html_of
 from weft.web.server import Server
 
 pytestmark = pytest.mark.timeout(300)  # the first test may have to install the browser
@@ -85,6 +87,130 @@ def test_a_program_and_a_torch_table_dropped_live(page: Page) -> None:
     drop(page, "table.csv", to_torch_csv(program))
     page.until("weft.timelines.length === 2")
     assert page.run("weft.timelines[1].makespan") == simulate(program).makespan
+
+
+def slide(page: Page, label: str, value: float) -> None:
+    page.run(
+        f"""(() => {{
+          const slider = document.querySelector('[aria-label^={json.dumps(label)}]');
+          slider.value = {value};
+          slider.dispatchEvent(new Event("input"));
+        }})()"""
+    )
+
+
+def pick(page: Page, label: str, value: str) -> None:
+    page.run(
+        f"""(() => {{
+          const select = document.querySelector('[aria-label={json.dumps(label)}]');
+          select.value = {json.dumps(value)};
+          select.dispatchEvent(new Event("change"));
+        }})()"""
+    )
+
+
+def test_a_choice_keeps_the_focus(page: Page) -> None:
+    press_button(page, "#controls button", "+")
+    page.until("weft.timelines.length === 2")
+    page.run("document.querySelectorAll('[aria-label=Schedule]')[1].focus()")
+    page.run(
+        """(() => {
+          const select = document.activeElement;
+          select.value = "gpipe";
+          select.dispatchEvent(new Event("change"));
+        })()"""
+    )
+    page.until("weft.timelines[1].name === 'gpipe'")
+    assert page.run("document.activeElement.value") == "gpipe"
+
+
+def test_a_model_on_a_device(page: Page) -> None:
+    pick(page, "Costs", "model")
+    page.until("weft.units.time.name")
+    pick(page, "Device", "h100")
+    pick(page, "Model", "gpt-14.6b")
+    program = one_f_one_b(devices=4, microbatches=8)
+    expected = simulate(program, derive(program, model_named("gpt-14.6b"), DEVICES["h100"]))
+    page.until(f"Math.abs(weft.timelines[0].makespan - {expected.makespan}) < 1e-9")
+    assert page.run("weft.timelines[0].capacity") == DEVICES["h100"].memory
+    slide(page, "Memory of a device", 10)
+    page.until(f"weft.timelines[0].capacity === {10 * 2**30}")
+    assert page.faults == []
+
+
+def test_updates_are_chosen_where_a_schedule_does_not_flush(page: Page) -> None:
+    assert "Updates" not in words(page, "#controls")
+    choose(page, "pipedream")
+    page.until("weft.timelines[0].name === 'pipedream'")
+    before = page.run("weft.timelines[0].makespan")
+    slide(page, "Updates", 4)
+    page.until(f"weft.timelines[0].makespan > {before}")
+
+
+def test_a_stage_that_takes_longer(page: Page) -> None:
+    page.run("document.querySelector('#controls details').open = true")
+    slide(page, "Stage 2 takes", 2)
+    page.until("weft.timelines[0].idle.sums[2].work === 48")
+    assert page.run("weft.timelines[0].idle.sums.map((of) => of.work)") == [24, 24, 48, 24]
+    press_button(page, "#controls button", "All equal")
+    page.until("weft.timelines[0].idle.sums[2].work === 24")
+
+
+def test_a_dropped_program_stays_and_takes_the_costs(page: Page) -> None:
+    program = one_f_one_b(devices=2, microbatches=4)
+    drop(page, "program.txt", to_text(program))
+    page.until("weft.timelines.length === 2")
+    slide(page, "Forward", 3)
+    longer = simulate(program, Share(forward=3).cost(program)).makespan
+    page.until(f"weft.timelines[1]?.makespan === {longer}")
+    press_button(page, "#controls button", "Remove program.txt")
+    page.until("weft.timelines.length === 1")
+
+
+def test_a_dropped_page_stays_as_it_is(page: Page) -> None:
+    timeline = simulate(one_f_one_b(devices=2, microbatches=4))
+    drop(page, "page.html", html_of([timeline]))
+    page.until("weft.timelines.length === 2")
+    slide(page, "Forward", 3)
+    page.until("weft.timelines[0].makespan !== 33")
+    assert page.run("weft.timelines[1].makespan") == timeline.makespan
+
+
+def test_a_dragged_slider_ends_where_it_was_left(page: Page) -> None:
+    page.run(
+        """(() => {
+          const slider = document.querySelector('[aria-label="Devices"]');
+          for (let devices = 2; devices <= 16; devices++) {
+            slider.value = devices;
+            slider.dispatchEvent(new Event("input"));
+          }
+        })()"""
+    )
+    page.until("weft.timelines[0].devices === 16")
+    asked = sum(address.endswith("/timelines") for address in page.requests)
+    assert asked == 3  # at the beginning, for the first of these, and for the last
+
+
+def test_a_link_brings_back_costs_view_and_selection(page: Page, browser: Browser) -> None:
+    slide(page, "Weight gradient", 2)
+    page.until("weft.timelines[0].makespan === 44")
+    page.run("weft.show(3, 9); weft.select({ timeline: weft.timelines[0], action: 5 })")
+    page.until("location.hash.includes('at=0%3A5')")
+    again = browser.page()
+    again.open(page.run("location.href"))
+    assert again.run("weft.timelines[0].makespan") == 44
+    assert again.run("weft.selection.action") == 5
+    assert again.run("weft.view.to") == pytest.approx(page.run("weft.view.to"))
+    again.run("location.hash = ''")
+    again.until("weft.timelines[0].makespan === 33")
+    assert again.faults == []
+
+
+def test_a_server_that_is_gone_is_told(page: Page) -> None:
+    page.run("globalThis.fetch = async () => { throw new TypeError('Failed to fetch'); }; 0")
+    slide(page, "Devices", 6)
+    page.until("!document.getElementById('message').hidden")
+    assert "Is it still running?" in words(page, "#message")
 
 
 def test_a_bad_file_dropped_live(page: Page) -> None:

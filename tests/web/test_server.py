@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from http.client import HTTPConnection
 from threading import Thread
 from typing import Any
@@ -15,8 +16,9 @@ from typing import Any
 import pytest
 
 from tests.cli.running import refused, weft
+from weft.cost import Share
 from weft.notation import to_json, to_text, to_torch_csv
-from weft.schedules import one_f_one_b
+from weft.schedules import one_f_one_b, pipedream
 from weft.simulate import simulate
 from weft.web.requests import MOST_ACTIONS
 from weft.web.server import Server
@@ -169,6 +171,12 @@ def test_a_shape_that_is_refused_says_why_and_what_works(server: Server) -> None
     assert "timeline" in mended
 
 
+def test_a_model_with_too_few_layers_says_for_which_schedule(server: Server) -> None:
+    model = {"model": "gpt-6.2b", "device": "a100", "devices": 31, "microbatches": 31}
+    told = answer(server, **model)["refused"]
+    assert told == "1f1b: 30 layers do not fill 31 stages; give fewer stages"
+
+
 def test_an_answer_may_hold_both(server: Server) -> None:
     asked = {"requests": [request(), request(schedule="chimera", devices=3)]}
     _, content = post(server, "/timelines", asked)
@@ -192,6 +200,14 @@ def test_links_and_memory_count(server: Server) -> None:
     assert answer(server)["timeline"]["memory"]["capacity"] is None
 
 
+def test_updates_of_a_run_that_does_not_flush(server: Server) -> None:
+    def ended(updates: int) -> Any:
+        return answer(server, schedule="pipedream", updates=updates)["timeline"]["makespan"]
+
+    assert ended(4) > ended(2)
+    assert answer(server, updates=4)["timeline"]["makespan"] == 33  # 1f1b flushes
+
+
 @pytest.mark.parametrize("name", ["1f1b", "kimi-k2", "pipedream"])
 def test_streams(server: Server, name: str) -> None:
     stages = 2 if name == "kimi-k2" else 1
@@ -213,7 +229,9 @@ def test_the_plot_has_a_point_for_each_variant(server: Server) -> None:
 
 def test_what_would_help(server: Server) -> None:
     _, content = post(server, "/helps", {"request": request()})
-    assert {help["stage"] for help in content["helps"]} <= set(range(4))
+    helps = content["helps"]
+    assert {help["stage"] for help in helps["stages"]} <= set(range(4))
+    assert "every forward 10% shorter" in [change["words"] for change in helps["changes"]]
 
 
 PROGRAM = one_f_one_b(devices=2, microbatches=4)
@@ -230,6 +248,31 @@ def test_files_are_opened(server: Server, name: str) -> None:
     status, content = post(server, "/open", {"name": name, "text": FILES[name]})
     assert status == 200
     assert content["timelines"][0]["makespan"] == simulate(PROGRAM).makespan
+
+
+def test_a_program_is_timed_at_the_costs_that_are_chosen(server: Server) -> None:
+    asked = {"name": "program.txt", "text": to_text(PROGRAM), "costs": {"forward": 3}}
+    _, content = post(server, "/open", asked)
+    cost = Share(forward=3).cost(PROGRAM)
+    assert content["timelines"][0]["makespan"] == simulate(PROGRAM, cost).makespan
+
+
+def test_a_body_that_repeats_for_ever_is_refused_before_it_is_unrolled(server: Server) -> None:
+    program = pipedream(devices=2, microbatches=4)
+    assert program.period
+    endless = replace(program, period=replace(program.period, repeats=10**7))
+    status, content = post(server, "/open", {"name": "x.json", "text": to_json(endless)})
+    assert status == 422
+    assert f"the page shows {MOST_ACTIONS:,}" in content["refused"]
+
+
+def test_a_reader_who_leaves_is_no_error(server: Server, capfd: pytest.CaptureFixture[str]) -> None:
+    for error in (BrokenPipeError(), ConnectionResetError()):
+        try:
+            raise error
+        except ConnectionError:
+            server.handle_error(None, ("127.0.0.1", 1))
+    assert capfd.readouterr().err == ""
 
 
 BROKEN = to_text(PROGRAM).replace("0F1 ", "")

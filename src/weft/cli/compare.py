@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,7 +21,6 @@ from weft.cli.requests import (
     cost_of,
     pricing_of,
     proved,
-    settled_of,
     shape_of,
     speed_of,
 )
@@ -31,10 +31,8 @@ from weft.errors import InputError, ProgramError
 from weft.ir.program import Program
 from weft.ir.versions import resident_versions, staleness
 from weft.schedules import REGISTRY, Schedule, Shape
-from weft.simulate import Steady
-from weft.timeline import Bubble, Timeline
-
-LOOPS = 2  # stages per device where a schedule takes any number: fewer would be no loop
+from weft.simulate import seconds_of_step, settled_of
+from weft.timeline import Bubble
 
 
 @click.command("compare", cls=Sectioned)
@@ -130,11 +128,10 @@ class Refused(NamedTuple):
 def _entries(schedules: Iterable[Schedule], sizes: Sizes) -> Iterator[Entry]:
     """Each schedule and each of its variants, at the sizes that it can take."""
     for schedule in schedules:
-        least, most = schedule.stages_per_device
-        loops = sizes.stages_per_device or max(least, LOOPS)
+        least, asked = schedule.stages_per_device[0], sizes.stages_per_device
         own = replace(
             sizes,
-            stages_per_device=loops if most is None and not sizes.graph else least,
+            stages_per_device=least if sizes.graph else schedule.stages_for(asked),
             pipes=sizes.pipes if schedule.takes_pipes else 1,
         )
         for variant in (sizes.variant,) if sizes.variant else ("", *schedule.variants):
@@ -154,9 +151,9 @@ def _result(entry: Entry, pricing: Pricing) -> Row | Refused:
         return Refused(schedule.name, shape.variant, str(error.findings[0]))
     except InputError as error:
         return Refused(schedule.name, shape.variant, str(error))
-    settled = settled_of(schedule, shape, pricing)
+    settled = settled_of(schedule, shape, partial(cost_of, pricing=pricing))
     speed = speed_of(timeline, pricing, settled)
-    step_time = _step_time(timeline, shape, settled)
+    step_time = seconds_of_step(timeline, shape, settled)
     return Row(
         name=schedule.name,
         variant=shape.variant,
@@ -179,13 +176,6 @@ def _result(entry: Entry, pricing: Pricing) -> Row | Refused:
             **figures(timeline, proof, settled, speed),
         },
     )
-
-
-def _step_time(timeline: Timeline, shape: Shape, settled: Steady | None) -> float:
-    """Seconds for the microbatches of a step; without a flush, once settled."""
-    if settled is None:
-        return timeline.makespan
-    return settled.period * shape.microbatches / timeline.program.microbatches
 
 
 def _weights(program: Program) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -11,19 +11,17 @@ from weft.cli.options import Machine
 from weft.cost import (
     DEVICES,
     MODELS,
-    Cost,
+    Derivation,
     Device,
     Layout,
     Storage,
     Transformer,
-    derive,
     flops,
 )
 from weft.cost.mapping import named
 from weft.errors import InputError
 from weft.ir.graph import Backward
 from weft.ir.kinds import Kind
-from weft.ir.program import Program
 from weft.notation import read_device, read_model
 from weft.simulate import Steady
 from weft.timeline import Timeline
@@ -39,37 +37,24 @@ class Speed(NamedTuple):
     mfu: float
 
 
-@dataclass(frozen=True, slots=True)
-class Derivation:
-    """What a cost is derived from, whatever the program."""
+def speed(of: Derivation, timeline: Timeline, steady: Steady | None = None) -> Speed | None:
+    """The speed of a step, or once a run has settled; None where a stage learns nothing.
 
-    model: Transformer
-    device: Device
-    layout: Layout
-    storage: Storage
-
-    def cost(self, program: Program) -> Cost:
-        """What the program costs."""
-        return derive(program, self.model, self.device, self.layout, self.storage)
-
-    def speed(self, timeline: Timeline, steady: Steady | None = None) -> Speed | None:
-        """The speed of a step, or once a run has settled; None where a stage learns nothing.
-
-        Every device that shares a stage feeds microbatches of its own.
-        """
-        program = timeline.program
-        if any(stage.backward is not Backward.FULL for stage in program.graph.stages):
-            return None
-        microbatches, seconds = _rate(timeline, steady)
-        if not seconds:
-            return None
-        copies = self.layout.experts * self.layout.replicas
-        work = microbatches * flops(self.model) / seconds
-        return Speed(
-            devices=program.devices * copies,
-            tokens_per_second=microbatches * self.model.tokens * copies / seconds,
-            mfu=work / (program.devices * self.device.peak),
-        )
+    Every device that shares a stage feeds microbatches of its own.
+    """
+    program = timeline.program
+    if any(stage.backward is not Backward.FULL for stage in program.graph.stages):
+        return None
+    microbatches, seconds = _rate(timeline, steady)
+    if not seconds:
+        return None
+    copies = of.layout.experts * of.layout.replicas
+    work = microbatches * flops(of.model) / seconds
+    return Speed(
+        devices=program.devices * copies,
+        tokens_per_second=microbatches * of.model.tokens * copies / seconds,
+        mfu=work / (program.devices * of.device.peak),
+    )
 
 
 def _rate(timeline: Timeline, steady: Steady | None) -> tuple[float, float]:

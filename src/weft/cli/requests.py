@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import fields
+from functools import partial
 from pathlib import Path
 from typing import TypeAlias
 
-from weft.cli.machines import Derivation, Speed, derivation_of
+from weft.cli.machines import Speed, derivation_of, speed
 from weft.cli.options import Machine, Prices, Sizes
-from weft.cost import Cost, Share
+from weft.cost import Cost, Derivation, Share
 from weft.errors import InputError, UnknownSchedule
 from weft.ir.graph import Graph
 from weft.ir.placement import Placement
@@ -18,7 +19,7 @@ from weft.ir.program import Program
 from weft.lower import unpaired
 from weft.notation import read_cost, read_graph, read_program
 from weft.schedules import REGISTRY, Schedule, Shape
-from weft.simulate import Steady, simulate, steady
+from weft.simulate import Steady, settled_of, simulate, steady
 from weft.timeline import Timeline
 from weft.verify import Report, check
 
@@ -111,16 +112,17 @@ def proved(program: Program, cost: Cost) -> tuple[Timeline, Report]:
 
 def speed_of(timeline: Timeline, pricing: Pricing, steady: Steady | None = None) -> Speed | None:
     """How fast a model goes through a timeline, where there is a model."""
-    return pricing.speed(timeline, steady) if isinstance(pricing, Derivation) else None
+    return speed(pricing, timeline, steady) if isinstance(pricing, Derivation) else None
 
 
 def unfolded(program: Program) -> Program:
     """The program in full, however often its body repeats."""
     if program.period is None:
         return program
-    actions = len(program) + sum(program.period.body) * (program.period.repeats - 1)
-    if actions > MOST_ACTIONS:
-        raise InputError(f"{program.name} makes {actions:,} actions; Weft times {MOST_ACTIONS:,}")
+    if program.total > MOST_ACTIONS:
+        raise InputError(
+            f"{program.name} makes {program.total:,} actions; Weft times {MOST_ACTIONS:,}"
+        )
     return program.unrolled()
 
 
@@ -128,17 +130,10 @@ def steady_of(name: str, sizes: Sizes, pricing: Pricing) -> Steady | None:
     """What a schedule that does not flush, or a program that repeats, settles into."""
     if not is_file(name):
         schedule = REGISTRY[name]
-        return settled_of(schedule, shape_of(schedule, sizes), pricing)
+        shape = shape_of(schedule, sizes)
+        return settled_of(schedule, shape, partial(cost_of, pricing=pricing))
     program = read_program(name)
     return steady(program, cost_of(program, pricing)) if program.period else None
-
-
-def settled_of(schedule: Schedule, shape: Shape, pricing: Pricing) -> Steady | None:
-    """What a schedule settles into, however short the run that was asked for."""
-    if not schedule.is_asynchronous:
-        return None
-    program = schedule.program(shape.but(updates=2 * shape.devices + 2))
-    return steady(program, cost_of(program, pricing))
 
 
 def is_file(name: str) -> bool:

@@ -2,7 +2,7 @@
 
 from weft.cost.blocks import Block, Product, active_parameters, blocks, flops, parameters
 from weft.cost.cost import Cost, Link, Memory, Network, PerStage, Times
-from weft.cost.derive import derive
+from weft.cost.derive import Derivation, derive
 from weft.cost.device import Device, Point
 from weft.cost.devices import DEVICES, device_named
 from weft.cost.fit import Fit, fitted
@@ -11,6 +11,7 @@ from weft.cost.measurement import Measurement
 from weft.cost.models import MODELS, model_named
 from weft.cost.provenance import Estimate, Marks, Provenance
 from weft.cost.share import Share
+from weft.cost.stretch import stretched
 from weft.cost.transformer import Transformer
 
 __all__ = [
@@ -18,6 +19,7 @@ __all__ = [
     "MODELS",
     "Block",
     "Cost",
+    "Derivation",
     "Device",
     "Estimate",
     "Fit",
@@ -43,4 +45,5 @@ __all__ = [
     "flops",
     "model_named",
     "parameters",
+    "stretched",
 ]

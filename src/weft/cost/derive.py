@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from weft.cost.blocks import Block, Product
@@ -37,6 +37,20 @@ from weft.ir.placement import Placement
 from weft.ir.program import Program
 
 Stage: TypeAlias = tuple[Block, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Derivation:
+    """What a cost is derived from, whatever the program."""
+
+    model: Transformer
+    device: Device
+    layout: Layout = field(default_factory=Layout)
+    storage: Storage = field(default_factory=Storage)
+
+    def cost(self, program: Program) -> Cost:
+        """What the program costs."""
+        return derive(program, self.model, self.device, self.layout, self.storage)
 
 
 def derive(

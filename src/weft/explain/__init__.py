@@ -5,23 +5,30 @@
     holding    for each device: the most that it holds, of what, from when on
     options    other schedules, variants and sizes, each simulated
     costs      what shorter actions, even stages and instant wires would bring
+    stages     what shorter work at a single stage would bring
 
 All of it is data; `words` tells it to people, `record` to programs. Every figure is a timeline's.
 """
 
+from weft.explain.costs import Change, changes
 from weft.explain.explanation import Explanation, explain
 from weft.explain.options import Candidate, Option, TimeOf, candidates, larger, tried
 from weft.explain.record import record
+from weft.explain.stages import Help, helps
 from weft.explain.words import Section, told
 
 __all__ = [
     "Candidate",
+    "Change",
     "Explanation",
+    "Help",
     "Option",
     "Section",
     "TimeOf",
     "candidates",
+    "changes",
     "explain",
+    "helps",
     "larger",
     "record",
     "told",

@@ -243,6 +243,12 @@ class Program:
             **({"period": self.period, "is_stashing": self.is_stashing} | changes),  # type: ignore[arg-type]
         )
 
+    @property
+    def total(self) -> int:
+        """Actions in full, however often the body repeats."""
+        again = sum(self.period.body) * (self.period.repeats - 1) if self.period else 0
+        return len(self) + again
+
     def unrolled(self, repeats: int | None = None) -> Program:
         """Prologue, the body as often as it repeats (or `repeats` times), epilogue, in full.
 
@@ -259,10 +265,12 @@ class Program:
         lanes: dict[Lane, Content] = {}
         for index, (lane, actions) in enumerate(self.contents().items()):
             start = period.prologue[index]
-            stop = start + period.body[index]
-            body = [_shifted(actions[start:stop], period, turn) for turn in range(repeats)]
-            tail = _shifted(actions[stop:], period, repeats - 1)
-            lanes[lane] = Actions.concatenate([actions[:start], *body, tail])
+            rows = np.arange(len(actions))
+            prologue, body, epilogue = np.split(rows, [start, start + period.body[index]])
+            turns = np.repeat(np.arange(repeats), len(body))
+            shown = np.concatenate([prologue, np.tile(body, repeats), epilogue])
+            turn = np.concatenate([0 * prologue, turns, 0 * epilogue + repeats - 1])
+            lanes[lane] = _shifted(actions.take(shown), period, turn)
         return self.with_lanes(lanes, period=None)
 
     def renamed(self, name: str) -> Program:
@@ -314,9 +322,8 @@ def _with_pipes(actions: Actions, pipes: Column) -> Actions:
     return actions.replace(pipe=np.where(follows, own, actions.pipe))
 
 
-def _shifted(actions: Actions, period: Period, turn: int) -> Actions:
-    if turn == 0:
-        return actions
+def _shifted(actions: Actions, period: Period, turn: Index) -> Actions:
+    """Each action as so many turns later."""
     microbatch, version = actions.microbatch, actions.version
     return actions.replace(
         microbatch=np.where(microbatch >= 0, microbatch + turn * period.microbatches, microbatch),

@@ -20,16 +20,13 @@ class CriticalPath:
     slack: Seconds = field(repr=False)
 
 
-def critical_path(program: Program, cost: Cost, start: Seconds, end: Seconds) -> CriticalPath:
+def critical_path(program: Program, decider: Index, tail: Seconds, end: Seconds) -> CriticalPath:
     """Walk back from the last end to whatever ended last before each start."""
-    delays, gaps = cost.delays(program), cost.gaps(program)
     if not len(program):
         return CriticalPath((), np.empty(0))
-    decider = deciders(program, cost, end)
     path = [int(end.argmax())]
     while (before := int(decider[path[-1]])) >= 0:
         path.append(before)
-    tail = tails(program.precedence(delays), gaps, (end - start)[program.first_of_slot])
     return CriticalPath(tuple(reversed(path)), end.max() - tail[program.slot_of] - end)
 
 
@@ -46,13 +43,12 @@ def binding_dependency(program: Program, delays: Seconds, end: Seconds) -> Index
     return binding
 
 
-def deciders(program: Program, cost: Cost, end: Seconds) -> Index:
+def deciders(program: Program, cost: Cost, binding: Index, end: Seconds) -> Index:
     """For each action, the lane mate or the producer that holds it back longer; -1 for none."""
     delays, first = cost.delays(program), program.first_of_slot
     free = end + cost.gaps(program)[program.slot_of]
     mate = np.where(first > program.bounds[program.lane_of[first]], first - 1, -1)
     decider, until = mate, np.where(mate >= 0, free[mate], -np.inf)
-    binding = binding_dependency(program, delays, end)
     reads = np.flatnonzero(binding >= 0)
     producer = program.dependencies.producer[binding[reads]]
     is_later = end[producer] + delays[binding[reads]] > until[reads]

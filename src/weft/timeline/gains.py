@@ -13,17 +13,14 @@ So the longest path around v is the largest of the stretches that cover its midd
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
 
 from weft.cost import Cost
 from weft.ir.actions import Index
-from weft.ir.earliest import Precedence, Seconds, earliest
-from weft.ir.kinds import Kind
+from weft.ir.earliest import Precedence, Seconds
 from weft.ir.program import Program
-from weft.timeline.critical import tails
 
 SHARE = 0.1  # of an action's duration
 
@@ -42,29 +39,21 @@ class _Machine(NamedTuple):
     precedence: Precedence
     gaps: Seconds
 
-    @classmethod
-    def of(cls, program: Program, cost: Cost) -> _Machine:
-        return cls(program.precedence(cost.delays(program)), cost.gaps(program))
 
-    def begin(self, duration: Seconds) -> Seconds:
-        """The start of every slot."""
-        return earliest(self.precedence.with_gaps(self.gaps), duration + self.gaps)
+class Paths(NamedTuple):
+    """For each slot, the longest paths to its start, through it, and from its end on."""
 
-    def tail(self, duration: Seconds) -> Seconds:
-        """From the start of every slot, at the latest, to the end of all."""
-        return tails(self.precedence, self.gaps, duration) + duration
-
-    def makespan(self, duration: Seconds) -> float:
-        return float((self.begin(duration) + duration).max(initial=0.0))
+    head: Seconds
+    duration: Seconds
+    tail: Seconds
 
 
-def gains(program: Program, cost: Cost, start: Seconds, end: Seconds) -> Seconds:
-    """For each action, the seconds by which all would end sooner if it took a tenth less."""
+def gains(program: Program, cost: Cost, paths: Paths) -> Seconds:
+    """For each action, how much sooner all would end if it took a tenth less."""
     if not len(program):
         return np.empty(0)
-    machine = _Machine.of(program, cost)
-    duration = (end - start)[program.first_of_slot]
-    begin, tail = machine.begin(duration), machine.tail(duration)
+    machine = _Machine(program.precedence(cost.delays(program)), cost.gaps(program))
+    begin, duration, tail = paths.head, paths.duration, paths.tail + paths.duration
     makespan = float((begin + tail).max())
     noise = 1e-12 * makespan
     critical = np.flatnonzero((begin + tail >= makespan - noise) & (duration > 0))
@@ -73,42 +62,6 @@ def gains(program: Program, cost: Cost, start: Seconds, end: Seconds) -> Seconds
     spare = makespan - around
     gained[critical] = np.where(spare > noise, np.minimum(SHARE * duration[critical], spare), 0.0)
     return gained[program.slot_of]
-
-
-class Help(NamedTuple):
-    """What it would bring if every action of a kind at a stage took a tenth less."""
-
-    kind: Kind
-    stage: int
-    seconds: float
-
-
-def helps(program: Program, cost: Cost, start: Seconds, end: Seconds) -> list[Help]:
-    """Every kind of work at every stage, timed again with a tenth less; the best first."""
-    machine = _Machine.of(program, cost)
-    duration = (end - start)[program.first_of_slot]
-    makespan = machine.makespan(duration)
-    found = []
-    for kind, stage, rows in _groups(program):
-        shorter = duration.copy()
-        np.subtract.at(shorter, program.slot_of[rows], SHARE * _own(program, duration, rows))
-        gained = makespan - machine.makespan(shorter)
-        found.append(Help(kind, stage, gained if gained > 1e-12 * makespan else 0.0))
-    return sorted(found, key=lambda help: -help.seconds)
-
-
-def _groups(program: Program) -> Iterator[tuple[Kind, int, Index]]:
-    """The actions of each kind that computes, at each stage."""
-    actions = program.actions
-    for kind in (kind for kind in Kind if kind.is_compute):
-        for stage in np.unique(actions.stage[actions.kind == kind]).tolist():
-            yield kind, stage, np.flatnonzero((actions.kind == kind) & (actions.stage == stage))
-
-
-def _own(program: Program, duration: Seconds, rows: Index) -> Seconds:
-    """Seconds of these actions; of a pair's, half of what the pair takes."""
-    in_slot = np.bincount(program.slot_of)[program.slot_of[rows]]
-    return np.asarray(duration[program.slot_of[rows]] / in_slot)
 
 
 def _longest_around(
@@ -160,8 +113,9 @@ def _raise(found: Seconds, first: Index, last: Index, length: Seconds) -> None:
     first, last, length = first[is_any], last[is_any], length[is_any]
     levels = np.floor(np.log2(np.maximum(last - first, 1))).astype(np.int64)
     blocks = np.zeros((int(levels.max(initial=0)) + 1, len(found)))
-    np.maximum.at(blocks, (levels, first), length)
-    np.maximum.at(blocks, (levels, last - (1 << levels)), length)
+    of_level = levels * len(found)
+    np.maximum.at(blocks.ravel(), of_level + first, length)
+    np.maximum.at(blocks.ravel(), of_level + last - (1 << levels), length)
     for level in range(len(blocks) - 1, 0, -1):
         half = 1 << (level - 1)
         below = blocks[level - 1]

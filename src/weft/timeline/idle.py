@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
 from enum import Enum
-from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from weft.cost import Cost
 from weft.ir.actions import Index
 from weft.ir.earliest import Seconds
 from weft.ir.kinds import Kind, Stream
 from weft.ir.program import Program
-from weft.timeline.critical import binding_dependency
 from weft.timeline.memory import usage
 
 
@@ -29,9 +30,9 @@ class Cause(Enum):
     OPTIMIZER = "optimizer"  # the weights that come next are not updated yet
     COOL_DOWN = "cool-down"  # all its work is done, the step is not
 
-    @property
-    def is_wire(self) -> bool:
-        return self is Cause.WIRE
+
+CAUSES = tuple(Cause)
+_NUMBER = {cause: number for number, cause in enumerate(CAUSES)}
 
 
 class Idle(NamedTuple):
@@ -49,112 +50,169 @@ class Idle(NamedTuple):
         return self.end - self.start
 
 
-def idle_stretches(program: Program, cost: Cost, start: Seconds, end: Seconds) -> list[Idle]:
+@dataclass(frozen=True, slots=True, eq=False)
+class Stretches:
+    """Idle stretches in columns: `cause` counts in CAUSES, -1 is no action."""
+
+    device: Index
+    start: Seconds
+    end: Seconds
+    cause: Index
+    before: Index
+    waits_for: Index
+
+    @property
+    def seconds(self) -> Seconds:
+        return self.end - self.start
+
+    def sums(self, devices: int) -> Seconds:
+        """Idle seconds of [device, cause]."""
+        sums = np.zeros((devices, len(CAUSES)))
+        np.add.at(sums, (self.device, self.cause), self.seconds)
+        return sums
+
+    def listed(self) -> list[Idle]:
+        """One after the other."""
+        columns = (getattr(self, field.name).tolist() for field in fields(self))
+        return [
+            Idle(device, start, end, CAUSES[cause], _action(before), _action(waits_for))
+            for device, start, end, cause, before, waits_for in zip(*columns, strict=True)
+        ]
+
+    def longer_than(self, seconds: float) -> Stretches:
+        """Those that last longer."""
+        kept = self.seconds > seconds
+        return Stretches(*(getattr(self, field.name)[kept] for field in fields(self)))
+
+
+def _action(number: int) -> int | None:
+    return None if number < 0 else number
+
+
+def idle_stretches(
+    program: Program, cost: Cost, binding: Index, start: Seconds, end: Seconds
+) -> Stretches:
     """Every stretch in which a compute stream stands still between first start and last end.
 
-    Where steps overlap, what lies before a device's first action and behind its last belongs to
-    the steps before and after.
+    `binding` is for each slot the dependency whose value arrives last, or -1. Where steps overlap,
+    what lies before a device's first action and behind its last belongs to the steps before and
+    after.
     """
     if not len(program):
-        return []
-    observer = _Observer(program, cost, start, end)
-    return [
-        stretch
-        for index, lane in enumerate(program.lanes)
-        if lane.stream is Stream.COMPUTE
-        for stretch in observer.stretches(index)
-    ]
+        return _joined([])
+    observer = _Observer(program, cost, binding, start, end)
+    lanes = [index for index, lane in enumerate(program.lanes) if lane.stream is Stream.COMPUTE]
+    return _joined([observer.stretches(lane) for lane in lanes])
+
+
+def _joined(parts: Sequence[Stretches]) -> Stretches:
+    none = Stretches(*(np.empty(0, kind) for kind in (int, float, float, int, int, int)))
+    columns = ([getattr(part, field.name) for part in (none, *parts)] for field in fields(none))
+    return Stretches(*(np.concatenate(column) for column in columns))
+
+
+class _Gaps(NamedTuple):
+    """Where a lane waits: its slot, from when to when, and when something else was ready.
+
+    `other` is the first slot behind it to be ready, at `other_ready`.
+    """
+
+    slot: Index
+    start: Seconds
+    end: Seconds
+    other: Index
+    other_ready: Seconds
 
 
 class _Observer:
     """What one must know of a whole timeline to explain a gap in one of its lanes."""
 
-    def __init__(self, program: Program, cost: Cost, start: Seconds, end: Seconds) -> None:
+    def __init__(
+        self, program: Program, cost: Cost, binding: Index, start: Seconds, end: Seconds
+    ) -> None:
         delays = cost.delays(program)
-        self._gaps = cost.gaps(program)
+        self._host = cost.gaps(program)
         self._program = program
         self._cost = cost
         self._start, self._end = start, end
-        self._binding = binding_dependency(program, delays, end)
-        is_update = np.isin(program.actions.kind, (Kind.REDUCE, Kind.UPDATE))
-        self._updates = set(np.flatnonzero(is_update).tolist())
+        self._origin = _origins(program, binding)
+        self._is_update = np.isin(program.actions.kind, (Kind.REDUCE, Kind.UPDATE))
         self._ready = _ready(program, delays, end)
         self._opening, self._closing = float(start.min()), float(end.max())
         self._tolerance = 1e-12 * max(1.0, self._closing - self._opening)
         has_cap = np.isfinite(cost.memory.capacity)
         self._usage = usage(program, cost, start, end) if has_cap else None
 
-    def stretches(self, lane: int) -> list[Idle]:
+    def stretches(self, lane: int) -> Stretches:
         """Before the first action, between actions, after the last."""
-        device = self._program.lanes[lane].device
-        slots = self._program.slots_of(lane)
+        program, device = self._program, self._program.lanes[lane].device
+        slots = program.slots_of(lane)
         if not len(slots):
-            return [Idle(device, self._opening, self._closing, Cause.WARM_UP)]
+            return self._whole(device, self._opening, self._closing, Cause.WARM_UP)
+        first = program.first_of_slot[slots]
+        parts = [self._between(device, slots)]
+        if self._cost.is_barrier:
+            opening = self._whole(device, self._opening, self._start[first[0]], Cause.WARM_UP)
+            closing = self._whole(device, self._end[first[-1]], self._closing, Cause.COOL_DOWN)
+            opening.before[:], opening.waits_for[:] = first[0], self._origin[slots[0]]
+            parts = [opening, *parts, closing]
+        return _joined(parts).longer_than(self._tolerance)
+
+    def _whole(self, device: int, start: float, end: float, cause: Cause) -> Stretches:
+        numbers = ([device], [start], [end], [_NUMBER[cause]], [-1], [-1])
+        return Stretches(*map(np.array, numbers))
+
+    def _between(self, device: int, slots: Index) -> Stretches:
+        """Each gap in four pieces: the host's work, not yet computed, on the wire, passed over."""
+        gaps = self._gaps(slots)
+        origin = self._origin[gaps.slot]
+        busy = np.minimum(gaps.start + self._host[gaps.slot - 1], gaps.end)
+        computed = np.clip(np.where(origin >= 0, self._end[origin], busy), busy, gaps.end)
+        passed = np.clip(gaps.other_ready, busy, gaps.end)
+        cuts = np.stack([gaps.start, busy, np.minimum(computed, passed), passed, gaps.end], axis=1)
+        missing = np.where(
+            self._is_update[origin] & (origin >= 0), _NUMBER[Cause.OPTIMIZER], _NUMBER[Cause.VALUE]
+        )
+        host, wire = (np.full(len(busy), _NUMBER[cause]) for cause in (Cause.HOST, Cause.WIRE))
+        why_not = np.where(
+            self._has_no_room(device, gaps, busy), _NUMBER[Cause.MEMORY], _NUMBER[Cause.ORDER]
+        )
+        pieces = cuts.shape[1] - 1
+        return Stretches(
+            device=np.full(pieces * len(busy), device),
+            start=cuts[:, :-1].ravel(),
+            end=cuts[:, 1:].ravel(),
+            cause=np.stack([host, missing, wire, why_not], axis=1).ravel(),
+            before=np.repeat(self._program.first_of_slot[gaps.slot], pieces),
+            waits_for=np.repeat(origin, pieces),
+        )
+
+    def _gaps(self, slots: Index) -> _Gaps:
+        """Between the actions of a lane."""
         first = self._program.first_of_slot[slots]
-        before = np.concatenate([[self._opening], self._end[first[:-1]]])
-        later = _earliest_behind(self._ready[slots])
-        found: list[Idle] = []
-        for place in np.flatnonzero(self._start[first] - before > self._tolerance).tolist():
-            action = int(first[place])
-            waits_for = self._origin(int(slots[place]))
-            gap = (float(before[place]), float(self._start[action]))
-            stretch = Idle(device, *gap, Cause.WARM_UP, action, waits_for)
-            if place > 0:
-                found += self._cut(stretch, slots[place:], later[place])
-            elif self._cost.is_barrier:
-                found.append(stretch)
-        last = float(self._end[first[-1]])
-        if self._cost.is_barrier and self._closing - last > self._tolerance:
-            found.append(Idle(device, last, self._closing, Cause.COOL_DOWN))
-        return found
+        start, end = self._end[first[:-1]], self._start[first[1:]]
+        places = np.flatnonzero(end - start > self._tolerance)
+        other = _first_ready_behind(self._ready[slots])[places + 1]
+        ready = np.where(other >= 0, self._ready[slots[other]], np.inf)
+        return _Gaps(slots[places + 1], start[places], end[places], slots[other], ready)
 
-    def _cut(self, stretch: Idle, slots: Index, other_ready: float) -> list[Idle]:
-        """Pieces by cause: the host's work, not yet computed, on the wire, another passed over."""
-        busy = min(stretch.start + self._gaps[slots[0] - 1], stretch.end)
-        host = stretch._replace(end=busy, cause=Cause.HOST)
-        waits = self._waits(stretch._replace(start=busy), slots, other_ready)
-        return [piece for piece in (host, *waits) if piece.seconds > self._tolerance]
-
-    def _waits(self, stretch: Idle, slots: Index, other_ready: float) -> list[Idle]:
-        computed = stretch.start
-        if stretch.waits_for is not None:
-            computed = min(max(float(self._end[stretch.waits_for]), stretch.start), stretch.end)
-        passed_over = min(max(other_ready, stretch.start), stretch.end)
-        cuts = sorted({stretch.start, min(computed, passed_over), passed_over, stretch.end})
-        pieces = []
-        for begin, finish in pairwise(cuts):
-            if begin >= passed_over:
-                cause = self._why_not(stretch, slots, other_ready)
-            elif begin >= computed:
-                cause = Cause.WIRE
-            else:
-                cause = self._what_is_missing(stretch)
-            pieces.append(stretch._replace(start=begin, end=finish, cause=cause))
-        return pieces
-
-    def _what_is_missing(self, stretch: Idle) -> Cause:
-        """A value, or weights."""
-        return Cause.OPTIMIZER if stretch.waits_for in self._updates else Cause.VALUE
-
-    def _why_not(self, stretch: Idle, slots: Index, other_ready: float) -> Cause:
-        """Why an action that was ready did not run: no memory for it, or the order says so."""
+    def _has_no_room(self, device: int, gaps: _Gaps, when: Seconds) -> NDArray[np.bool_]:
+        """Whether what was ready is a forward for which the device had no memory."""
         if self._usage is None:
-            return Cause.ORDER
-        behind = slots[1:]
-        slot = behind[np.flatnonzero(self._ready[behind] == other_ready)[0]]
-        action = self._program.actions[int(self._program.first_of_slot[slot])]
-        if action.kind is not Kind.F:
-            return Cause.ORDER
-        level = self._usage.level(stretch.device, stretch.start)
-        needed = level + self._cost.memory.saved[action.stage]
-        return Cause.MEMORY if needed > self._cost.memory.capacity else Cause.ORDER
+            return np.zeros(len(when), np.bool_)
+        actions, other = self._program.actions, self._program.first_of_slot[gaps.other]
+        saved = np.array(self._cost.memory.saved)[actions.stage[other]]
+        needed = self._usage.total(device).sampled(when) + saved
+        is_forward = actions.kind[other] == Kind.F
+        return np.asarray(is_forward & (needed > self._cost.memory.capacity))
 
-    def _origin(self, slot: int) -> int | None:
-        """The computation whose value arrives last, behind its receive and send if any."""
-        row = int(self._binding[slot])
-        if row < 0:
-            return None
-        return int(self._program.origin[self._program.dependencies.producer[row]])
+
+def _origins(program: Program, binding: Index) -> Index:
+    """For each slot, the computation whose value arrives last, behind its receive and send."""
+    rows = np.flatnonzero(binding >= 0)
+    origin = np.full(len(binding), -1)
+    origin[rows] = program.origin[program.dependencies.producer[binding[rows]]]
+    return origin
 
 
 def _ready(program: Program, delays: Seconds, end: Seconds) -> Seconds:
@@ -168,8 +226,9 @@ def _ready(program: Program, delays: Seconds, end: Seconds) -> Seconds:
     return ready
 
 
-def _earliest_behind(ready: Seconds) -> Seconds:
-    """For each place in a lane, when the first of all actions behind it was ready."""
-    behind = np.full(len(ready), np.inf)
-    behind[:-1] = np.minimum.accumulate(ready[:0:-1])[::-1]
-    return behind
+def _first_ready_behind(ready: Seconds) -> Index:
+    """For each place in a lane, the one behind it that was ready first; -1 behind the last."""
+    backwards = ready[:0:-1]
+    is_first = backwards <= np.minimum.accumulate(backwards)
+    found = np.maximum.accumulate(np.where(is_first, np.arange(len(backwards)), 0))
+    return np.append(len(ready) - 1 - found[::-1], -1)

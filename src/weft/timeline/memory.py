@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import cached_property
 from itertools import pairwise
 
 import numpy as np
@@ -54,10 +55,14 @@ class Curve:
         return float(self.levels.max(initial=0.0))
 
     def at(self, time: float) -> float:
-        return float(self.levels[np.searchsorted(self.times, time, "right") - 1])
+        return float(self.sampled(np.array(time)))
+
+    def sampled(self, times: Seconds) -> NDArray[np.float64]:
+        """The levels at these times."""
+        return self.levels[np.searchsorted(self.times, times, "right") - 1]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Usage:
     """For each device, a curve for each category that it uses."""
 
@@ -65,22 +70,21 @@ class Usage:
 
     def total(self, device: int) -> Curve:
         """All categories of a device together."""
-        curves = self.curves[device].values()
-        times = np.unique(np.concatenate([[-np.inf], *(curve.times for curve in curves)]))
-        levels = np.zeros(len(times))
-        for curve in curves:
-            where = np.searchsorted(curve.times, times, "right") - 1
-            levels += curve.levels[where]
-        return Curve(times, levels)
-
-    def level(self, device: int, time: float) -> float:
-        """Bytes in use on a device at a time."""
-        return sum(curve.at(time) for curve in self.curves[device].values())
+        return self._totals[device]
 
     @property
     def peaks(self) -> list[float]:
         """For each device, the most bytes in use at once."""
-        return [self.total(device).peak for device in range(len(self.curves))]
+        return [total.peak for total in self._totals]
+
+    @cached_property
+    def _totals(self) -> list[Curve]:
+        return [_total(list(curves.values())) for curves in self.curves]
+
+
+def _total(curves: list[Curve]) -> Curve:
+    times = np.unique(np.concatenate([[-np.inf], *(curve.times for curve in curves)]))
+    return Curve(times, sum((curve.sampled(times) for curve in curves), np.zeros(len(times))))
 
 
 def usage(program: Program, cost: Cost, start: Seconds, end: Seconds) -> Usage:
@@ -241,12 +245,12 @@ def _last_uses(program: Program) -> Index:
     actions = program.actions
     named = np.flatnonzero((actions.version >= 0) & (actions.kind != Kind.FREE))
     holder = actions.stage[named].astype(np.int64) * len(program.placement.pipes)
-    keys = np.stack([holder + actions.pipe[named], actions.version[named]])
-    groups, which = np.unique(keys, axis=1, return_inverse=True)
-    last = np.zeros(groups.shape[1], np.int64)
-    np.maximum.at(last, which.ravel(), named)
-    is_updated = np.zeros(groups.shape[1], np.bool_)
-    is_updated[which.ravel()[actions.kind[named] == Kind.UPDATE]] = True
+    keys = (holder + actions.pipe[named]) << 32 | actions.version[named]
+    versions, which = np.unique(keys, return_inverse=True)
+    last = np.zeros(len(versions), np.int64)
+    np.maximum.at(last, which, named)
+    is_updated = np.zeros(len(versions), np.bool_)
+    is_updated[which[actions.kind[named] == Kind.UPDATE]] = True
     return last[is_updated]
 
 

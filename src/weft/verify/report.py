@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
+
+from weft.verify.channels import Blocking
 
 TOLD = 3  # findings of one rule that are told in full
 
@@ -22,17 +24,22 @@ class Finding(NamedTuple):
         return self.message
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, eq=False)
 class Report:
     """The verdict on a program.
 
-    findings       every breach, device by device
-    channel_depth  least depth at which blocking sends do not lock up; None where it never runs
+    findings  every breach, device by device
+    blocking  the program with sends that block; None where it never runs
     """
 
     name: str
     findings: tuple[Finding, ...]
-    channel_depth: int | None
+    blocking: Blocking | None = field(repr=False)
+
+    @property
+    def channel_depth(self) -> int | None:
+        """Least depth at which blocking sends do not lock up; None where it never runs."""
+        return self.blocking.least_depth if self.blocking else None
 
     @property
     def is_valid(self) -> bool:

@@ -55,7 +55,7 @@ def verify(
     cost: Cost | None = None,
     versions: Sequence[int] | None = None,
 ) -> Report:
-    """Every breach of the rules, and the least channel depth at which blocking sends run.
+    """Every breach of the rules; the report also knows how deep channels of blocking sends are.
 
     channel_depth  a depth at which blocking sends must run
     cost           its memory capacity must suffice
@@ -70,7 +70,7 @@ def verify(
     return Report(
         name=context.title,
         findings=tuple(Finding(rule.name, *breach[:3]) for rule, breach in broken),
-        channel_depth=context.blocking.least_depth if runs else None,
+        blocking=context.blocking if runs else None,
     )
 
 

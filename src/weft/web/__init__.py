@@ -3,6 +3,7 @@
 Python computes everything that is known of a timeline; the page shows it.
 """
 
+from weft.web.notebook import explore
 from weft.web.page import page, write_page
 
-__all__ = ["page", "write_page"]
+__all__ = ["explore", "page", "write_page"]

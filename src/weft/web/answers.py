@@ -8,15 +8,17 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TypeAlias
 
+from weft.cost import DEVICES, MODELS
 from weft.errors import InputError, WeftError
 from weft.ir.program import Program
 from weft.notation import from_json, from_text, from_torch_csv
-from weft.schedules import REGISTRY
+from weft.schedules import REGISTRY, Schedule
 from weft.simulate import simulate
 from weft.timeline import Timeline
 from weft.verify import check
-from weft.web.helps import helps
+from weft.web.helps import what_helps
 from weft.web.plot import points
+from weft.web.prices import Prices, read_prices
 from weft.web.requests import MOST_ACTIONS, Request, read_request, unfolded
 from weft.web.view import view
 
@@ -26,17 +28,25 @@ MOST_TIMELINES = 6
 MOST_PLOTTED = 8_192  # actions of the request whose plot is made
 
 
-def catalogue() -> list[Answer]:
+def catalogue() -> Answer:
     """What a reader may choose."""
-    return [
-        {
-            "name": schedule.name,
-            "summary": schedule.summary,
-            "variants": list(schedule.variants),
-            "stages_per_device": list(schedule.stages_per_device),
-        }
-        for schedule in REGISTRY
-    ]
+    return {
+        "schedules": [_described(schedule) for schedule in REGISTRY],
+        "models": [{"name": name, "summary": model.source} for name, model in MODELS.items()],
+        "devices": [{"name": name, "summary": device.source} for name, device in DEVICES.items()],
+    }
+
+
+def _described(schedule: Schedule) -> Answer:
+    """`stages_per_device` is what it is shown with first; `loops` says that any number goes."""
+    return {
+        "name": schedule.name,
+        "summary": schedule.summary,
+        "variants": list(schedule.variants),
+        "stages_per_device": schedule.stages_for(),
+        "loops": schedule.stages_per_device[1] is None,
+        "flushes": not schedule.is_asynchronous,
+    }
 
 
 def timelines(asked: Mapping[str, object]) -> Answer:
@@ -51,12 +61,15 @@ def timelines(asked: Mapping[str, object]) -> Answer:
 def _answer(given: object) -> Answer:
     try:
         request = read_request(given)
-        refusal = request.schedule.accepts(request.shape)
-        if refusal is not None:
-            return _refused(request, refusal.reason, refusal.nearest)
-        return {"timeline": view(request.timeline(), request.name)}
     except WeftError as error:
         return {"refused": str(error)}
+    refusal = request.schedule.accepts(request.shape)
+    if refusal is not None:
+        return _refused(request, refusal.reason, refusal.nearest)
+    try:
+        return {"timeline": view(request.timeline(), request.name)}
+    except WeftError as error:
+        return {"refused": f"{request.name}: {error}"}
 
 
 def _refused(request: Request, reason: str, nearest: object) -> Answer:
@@ -78,37 +91,38 @@ def plot(asked: Mapping[str, object]) -> Answer:
 
 def helped(asked: Mapping[str, object]) -> Answer:
     """What would shorten the step of a request."""
-    return {"helps": helps(read_request(asked.get("request")).timeline())}
+    return {"helps": what_helps(read_request(asked.get("request")).timeline())}
 
 
 def opened(asked: Mapping[str, object]) -> Answer:
-    """The timeline of a file: one that was written down, or that of a program, proved and timed."""
+    """The timeline of a file: one that was written down, or a program's, proved and timed."""
     name, text = asked.get("name"), asked.get("text")
     if not isinstance(name, str) or not isinstance(text, str) or not text.strip():
         raise InputError("a file has a name and a text")
-    timeline = _timeline(text, name[:80])
-    if len(timeline.program) > MOST_ACTIONS:
-        raise InputError(f"{len(timeline.program):,} actions; the page shows {MOST_ACTIONS:,}")
-    return {"timelines": [view(timeline) | {"helps": helps(timeline)}]}
+    found = _read(text, name[:80])
+    if isinstance(found, Program):
+        found = _timed(found, read_prices(asked.get("costs", {})))
+    elif len(found.program) > MOST_ACTIONS:
+        raise InputError(f"{len(found.program):,} actions; the page shows {MOST_ACTIONS:,}")
+    return {"timelines": [view(found) | {"helps": what_helps(found)}]}
 
 
-def _timeline(text: str, source: str) -> Timeline:
+def _read(text: str, source: str) -> Program | Timeline:
     start = text.lstrip()[0]
     if start == "{":
         document = from_json(text, source)
-        if isinstance(document, Timeline):
-            return document
-        if not isinstance(document, Program):
+        if not isinstance(document, Program | Timeline):
             raise InputError(f"{source}: a program or a timeline can be shown")
-        return _timed(document)
+        return document
     if start in "0123456789(,":
-        return _timed(from_torch_csv(text, source))
-    return _timed(from_text(text, source))
+        return from_torch_csv(text, source)
+    return from_text(text, source)
 
 
-def _timed(program: Program) -> Timeline:
+def _timed(program: Program, prices: Prices) -> Timeline:
+    program = unfolded(program)
     check(program)
-    return simulate(unfolded(program))
+    return simulate(program, prices.cost(program))
 
 
 ANSWERS: dict[str, Callable[[Mapping[str, object]], Answer]] = {

@@ -15,7 +15,7 @@ from os import PathLike
 from pathlib import Path
 
 from weft.timeline import Timeline
-from weft.web.helps import helps
+from weft.web.helps import what_helps
 from weft.web.view import view
 from weft.web.words import words
 
@@ -42,7 +42,7 @@ def page(
     """The page of some timelines, under their own names or these; `options` it begins with."""
     names = [*titles, *[""] * (len(timelines) - len(titles))]
     views = [
-        view(timeline, name) | {"helps": helps(timeline)}
+        view(timeline, name) | {"helps": what_helps(timeline)}
         for timeline, name in zip(timelines, names, strict=True)
     ]
     return assembled({"timelines": views, "options": options or {}})

@@ -8,11 +8,13 @@ nothing that it is sent.
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Mapping
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from socket import AF_INET6
 from threading import Lock
+from typing import Any
 from urllib.parse import urlsplit
 
 from weft.errors import InputError, WeftError
@@ -34,8 +36,13 @@ class Server(ThreadingHTTPServer):
             self.address_family = AF_INET6
         super().__init__((host, port), _Handler)
         self.host, self.port = host, int(self.server_address[1])
-        self.page = assembled({"timelines": [], "live": {"schedules": catalogue()}}).encode()
+        self.page = assembled({"timelines": [], "live": catalogue()}).encode()
         self.lock = Lock()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A reader who leaves before the answer is no error."""
+        if not isinstance(sys.exception(), ConnectionError):
+            super().handle_error(request, client_address)
 
     @property
     def address(self) -> str:
@@ -58,6 +65,7 @@ class _Handler(BaseHTTPRequestHandler):
     server: Server
     timeout = PATIENCE
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True  # an answer waits for no acknowledgement
     server_version, sys_version = "weft", ""
 
     def do_GET(self) -> None:

@@ -17,11 +17,12 @@ from weft.ir.actions import Index
 from weft.ir.lanes import Lane
 from weft.ir.program import Program
 from weft.ir.values import Value
-from weft.timeline import Category, Cause, Timeline
+from weft.timeline import CAUSES, Category, Timeline
 from weft.web.columns import Packed, exact, rounded
 from weft.web.figures import figures
 
 FIELDS = ("stage", "kind", "microbatch", "span", "version", "pipe", "edge", "segment", "joined")
+STRETCH_FIELDS = ("device", "cause", "start", "end", "before", "waits_for")
 
 
 def view(timeline: Timeline, name: str = "") -> dict[str, object]:
@@ -34,8 +35,6 @@ def view(timeline: Timeline, name: str = "") -> dict[str, object]:
         "is_measured": timeline.is_measured,
         "has_versions": bool((program.actions.version > 0).any()),
         "devices": program.devices,
-        "stages": program.stages,
-        "microbatches": program.microbatches,
         "edges": [list(edge) for edge in program.graph.edges],
         "lanes": [_lane(lane) for lane in program.lanes],
         "bounds": program.bounds.tolist(),
@@ -102,34 +101,22 @@ def _reads(program: Program) -> dict[str, object]:
 
 
 def _idle(timeline: Timeline) -> dict[str, object]:
-    causes, stretches = list(Cause), timeline.idle
-
-    def column(values: list[int]) -> Packed:
-        return exact(np.array(values, np.int64))
-
+    stretches = timeline.stretches
     return {
-        "causes": [cause.value for cause in causes],
-        "device": column([stretch.device for stretch in stretches]),
-        "cause": column([causes.index(stretch.cause) for stretch in stretches]),
-        "start": exact(np.array([stretch.start for stretch in stretches])),
-        "end": exact(np.array([stretch.end for stretch in stretches])),
-        "before": column([_row(stretch.before) for stretch in stretches]),
-        "waits_for": column([_row(stretch.waits_for) for stretch in stretches]),
+        "causes": [cause.value for cause in CAUSES],
+        **{name: exact(getattr(stretches, name)) for name in STRETCH_FIELDS},
         "sums": _sums(timeline),
     }
 
 
-def _row(action: int | None) -> int:
-    return -1 if action is None else action
-
-
 def _sums(timeline: Timeline) -> list[dict[str, float]]:
-    """For each device, idle seconds by cause, and its work."""
-    sums: list[dict[str, float]] = [{"work": work} for work in timeline.device_work.tolist()]
-    for stretch in timeline.idle:
-        of_device, cause = sums[stretch.device], stretch.cause.value
-        of_device[cause] = of_device.get(cause, 0.0) + stretch.seconds
-    return sums
+    """For each device its work, and idle seconds by cause."""
+    sums = timeline.stretches.sums(timeline.program.devices).tolist()
+    return [
+        {"work": work}
+        | {cause.value: idle for cause, idle in zip(CAUSES, waits, strict=True) if idle}
+        for work, waits in zip(timeline.device_work.tolist(), sums, strict=True)
+    ]
 
 
 def _memory(timeline: Timeline) -> dict[str, object]:
@@ -140,8 +127,7 @@ def _memory(timeline: Timeline) -> dict[str, object]:
     for device, curves in enumerate(usage.curves):
         times = usage.total(device).times
         levels = {
-            category.value: rounded(curve.levels[np.searchsorted(curve.times, times, "right") - 1])
-            for category, curve in curves.items()
+            category.value: rounded(curve.sampled(times)) for category, curve in curves.items()
         }
         opening = float(timeline.start.min()) if len(timeline.start) else 0.0
         devices.append({"times": exact(np.maximum(times, opening)), "levels": levels})

@@ -24,10 +24,17 @@ def words() -> dict[str, object]:
     """Kinds, parts, causes and palettes, as JSON takes them."""
     return {
         "kinds": [_kind(kind) for kind in Kind],
-        "parts": [{"word": PART_WORDS[part], "letter": part.name[0]} for part in Part],
-        "moved": [Part.DISPATCH, Part.COMBINE],
+        "parts": [_part(part) for part in Part],
         "causes": MEANINGS,
         "palettes": {name: _colours(palette) for name, palette in PALETTES.items()},
+    }
+
+
+def _part(part: Part) -> dict[str, object]:
+    return {
+        "word": PART_WORDS[part],
+        "letter": part.name[0],
+        "is_moved": part in (Part.DISPATCH, Part.COMBINE),
     }
 
 

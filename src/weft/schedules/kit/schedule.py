@@ -13,6 +13,8 @@ from weft.schedules.kit.shape import Shape, count
 
 Generator: TypeAlias = Callable[[Shape], Program]
 
+LOOPS = 2  # stages per device where a schedule takes any number: fewer would be no loop
+
 
 @dataclass(frozen=True, slots=True)
 class Need:
@@ -100,6 +102,11 @@ class Schedule:
             if not need.is_met(nearest):
                 nearest = need.mend(nearest)
         return Refusal(f"needs {broken[0].words}", nearest)
+
+    def stages_for(self, asked: int | None = None) -> int:
+        """Stages per device at which it is compared: its own, or where any do those asked for."""
+        least, most = self.stages_per_device
+        return least if most is not None else asked or max(least, LOOPS)
 
     def _common_needs(self) -> list[Need]:
         least, most = self.stages_per_device

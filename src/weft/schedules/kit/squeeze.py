@@ -79,18 +79,23 @@ class _Grid:
 def _earlier(grid: _Grid, movable: list[int], most: list[int]) -> _Grid:
     """Every movable action, from the first on, in the first free slot that it may have."""
     slots, tied = grid.slots.copy(), grid.tied
+    device_of, holds_of, reads_of = tied.device, tied.holds, tied.reads
     busy_on, held_on = grid.busy().tolist(), grid.held().tolist()
     for action in sorted(movable, key=grid.slots.__getitem__):
-        device, holds, old = tied.device[action], tied.holds[action], slots[action]
+        device, holds, old, new = device_of[action], holds_of[action], slots[action], 0
         busy, held = busy_on[device], held_on[device]
-        first = max((slots[other] + 1 for other in tied.reads[action]), default=0)
+        for other in reads_of[action]:
+            if slots[other] >= new:
+                new = slots[other] + 1
         if holds > 0:
-            first = _first_below(held, first, old, most[device] - holds)
-        new = next((slot for slot in range(first, old) if not busy[slot]), old)
+            new = _first_below(held, new, old, most[device] - holds)
+        while new < old and busy[new]:
+            new += 1
         busy[old], busy[new], slots[action] = False, True, new
-        is_given_back = int(holds < 0)
-        for slot in range(new + is_given_back, old + is_given_back):
-            held[slot] += holds
+        if holds:
+            is_given_back = int(holds < 0)
+            for slot in range(new + is_given_back, old + is_given_back):
+                held[slot] += holds
     return _Grid(slots, tied)
 
 

@@ -2,11 +2,11 @@
 
 import { above } from "weft/data.js";
 import { GUTTER, scaleOf, twinOf } from "weft/layout.js";
-import { labelOf, shortLabelOf } from "weft/names.js";
+import { labelOf, shortLabelsOf, widthOf } from "weft/names.js";
 import { stylesOf } from "weft/palette.js";
 
 const CROWDED = 3; // pixels of an average action, below which pixels are mixed
-const LABELLED = 11; // pixels that a label needs at least
+const LABELLED = 9.5; // pixels that a label needs at least
 const SIGN = 6.2; // pixels of a character, about
 
 /** Where each lane of a row lies: one below the other. */
@@ -68,17 +68,17 @@ function paintApart(pen, timeline, styled, scale, box, first, last) {
 }
 
 function paintLabel(pen, timeline, styled, action, x, y, width, height) {
-  const most = Math.floor((width - 3) / SIGN);
-  const label = [labelOf(timeline, action), shortLabelOf(timeline, action)]
-    .find((candidate) => candidate && candidate.length <= most);
+  const label = [labelOf(timeline, action), ...shortLabelsOf(timeline, action)]
+    .find((candidate) => widthOf(candidate) * SIGN <= width - 1.5);
   if (!label) return;
+  const wide = widthOf(label) * SIGN;
   const style = styled.styles[styled.of[action]];
   const middle = y + height / 2 + 0.5;
   if (style.isHatched) {
-    const wide = Math.min(width - 2, label.length * SIGN + 4);
-    pen.rect(x + (width - wide) / 2, y + Math.max(1, height / 2 - 7), wide, Math.min(14, height - 2), style.css);
+    const back = Math.min(width - 2, wide + 4);
+    pen.rect(x + (width - back) / 2, y + Math.max(1, height / 2 - 7), back, Math.min(14, height - 2), style.css);
   }
-  pen.text(x + width / 2, middle, label, style.ink, { size: height < 13 || width < label.length * SIGN + 6 ? 10 : 11, align: "center" });
+  pen.text(x + width / 2, middle, label, style.ink, { size: height < 13 || width < wide + 6 ? 10 : 11, align: "center" });
 }
 
 /** Each pixel gets the mean colour of what covers it, so that no action is lost or exaggerated. */

@@ -22,16 +22,15 @@ function tableOf(app, timeline) {
     String(deviceOf(timeline, action)),
     since(start[action]),
     since(end[action]),
-    decider[action] >= 0 ? tokenOf(timeline, decider[action]) : "nothing",
+    decider[action] >= 0 ? tokenOf(timeline, decider[action]) : timeline.is_plain ? "–" : "nothing",
   ]);
   const caption = `${timeline.title}: actions ${first + 1} to ${last} of ${timeline.count}, device by device`;
-  const made = table(caption, ["action", "does", "device", "starts", "ends", "started behind"], rows);
-  made.querySelectorAll("td:nth-child(2), th:nth-child(2)").forEach((cell) => cell.classList.add("words"));
+  const headings = ["action", { text: "does", isWords: true }, "device", "starts", "ends", "started behind"];
   const turn = (step) => () => {
     timeline.tablePage = Math.max(0, Math.min(timeline.count - 1, first + step));
     app.updateTab();
   };
-  return [made, el("p", {},
+  return [table(caption, headings, rows), el("p", {},
     el("button", { disabled: first === 0, onclick: turn(-PAGE) }, "Before"), " ",
     el("button", { disabled: last >= timeline.count, onclick: turn(PAGE) }, "Next"))];
 }

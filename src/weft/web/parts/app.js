@@ -12,6 +12,12 @@ export const OPTIONS = {
   memory: true, streams: false, idle: true, critical: false, paired: true,
   colour: "kind", palette: "safe", align: "start",
 };
+/** What options that are no switch may be, and the words for it. */
+export const CHOICES = {
+  colour: { kind: "kind", microbatch: "microbatch", stage: "stage", slack: "slack", difference: "difference" },
+  palette: { safe: "safe colours", seeds: "as in papers" },
+  align: { start: "starts", end: "ends" },
+};
 const LARGE = 24; // devices from which on memory starts hidden
 const CLOSEST = 1e-7; // share of the whole that a view may be narrowed to
 

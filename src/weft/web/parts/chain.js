@@ -18,7 +18,7 @@ export function chainOf(timeline, gap) {
 /** Why an action started no sooner. */
 export function reasonOf(timeline, action) {
   const decider = timeline.columns.decider[action];
-  if (decider < 0) return "nothing held it back";
+  if (decider < 0) return "at once: nothing held it back";
   return timeline.laneOf[decider] === timeline.laneOf[action]
     ? "behind the one before it" : "behind what it reads";
 }

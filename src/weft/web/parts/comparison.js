@@ -7,17 +7,14 @@ export function comparisonTab(app) {
   const shown = app.shown();
   if (!shown.length) return [el("p", {}, "No timeline is on show.")];
   const [base, ...others] = shown;
-  const headings = ["figure", base.name, ...others.flatMap((one) => [one.name, "change"]), { text: "", title: "" }];
+  const headings = ["figure", base.name, ...others.flatMap((one) => [one.name, "change"]), { text: "what it is", isWords: true }];
   const rows = base.figures.map((figure) => [
     figure.name,
     figureText(figure, app.units),
     ...others.flatMap((one) => compared(one.figures.find((other) => other.name === figure.name), figure, app.units)),
     el("span", { class: "note" }, figure.means),
   ]);
-  const made = table(others.length ? `Changes are against ${base.name}.` : "Show another timeline to compare it with this one.", headings, rows);
-  made.querySelectorAll("td:last-child").forEach((cell) => cell.classList.add("words"));
-  made.querySelectorAll("[data-change]").forEach((mark) => mark.parentElement.classList.add(mark.dataset.change));
-  return [made];
+  return [table(others.length ? `Changes are against ${base.name}.` : "Show another timeline to compare it with this one.", headings, rows)];
 }
 
 /** A figure and its change; a timeline out of a file may lack it. */
@@ -25,7 +22,6 @@ const compared = (figure, base, units) => (figure ? [figureText(figure, units), 
 
 function difference(figure, base) {
   const text = change(figure.value, base.value, figure.unit);
-  const isWorse = figure.value > base.value;
-  const word = text === "=" || !text ? "" : isWorse ? "worse" : "better";
-  return el("span", word ? { "data-change": word } : {}, text);
+  const word = figure.value > base.value ? "worse" : "better";
+  return el("span", { class: text === "=" ? "" : word }, text);
 }

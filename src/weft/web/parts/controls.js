@@ -1,32 +1,33 @@
-// Controls of the live page: schedules, sizes, costs; every change is answered at once.
+// Controls of the live page: schedules, sizes, costs, files; every change is answered at once.
 
 import { tell } from "weft/app.js";
+import { USUAL_COSTS, costFields, costsAsked, lengthFields } from "weft/costs.js";
 import { timelineOf } from "weft/data.js";
-import { debounced, el } from "weft/dom.js";
+import { debounced, el, focusWithin } from "weft/dom.js";
+import { choice, slider } from "weft/fields.js";
 import { post } from "weft/live.js";
 
-const SIZES = [
-  ["devices", "Devices", 1, 16, 1],
-  ["microbatches", "Microbatches", 1, 64, 1],
-];
-const COSTS = [
-  ["forward", "Forward", 0, 4, 0.05],
-  ["input_grad", "Input gradient", 0, 4, 0.05],
-  ["weight_grad", "Weight gradient", 0, 4, 0.05],
-  ["latency", "Latency of a link", 0, 2, 0.01],
-  ["bandwidth", "Bandwidth: messages per unit of time, 0: no limit", 0, 20, 0.5],
-  ["capacity", "Memory of a device, 0: no limit", 0, 40, 0.5],
-];
+const SIZES = {
+  devices: { words: "Devices", least: 1, most: 16, step: 1 },
+  microbatches: { words: "Microbatches", least: 1, most: 64, step: 1 },
+};
+const UPDATES = { updates: { words: "Updates, of a run that does not flush", least: 1, most: 8, step: 1 } };
 const USUAL = {
   chosen: [{ schedule: "1f1b", variant: "", stages_per_device: 1 }],
-  devices: 4, microbatches: 8, forward: 1, input_grad: 1, weight_grad: 1, latency: 0, bandwidth: 0, capacity: 0,
+  devices: 4, microbatches: 8, updates: 2, ...USUAL_COSTS,
 };
+const OTHERS = ["zb-h1", "interleaved-1f1b", "gpipe", "zbv", "zb-h2", "eager-1f1b"]; // to compare with
 const MOST = 6; // schedules at once
 
-export function buildControls(app, place) {
+/** Ends when the first answer is on show. */
+export async function buildControls(app, place) {
   const controls = new Controls(app, place);
   app.openPoint = (point) => controls.open(point);
-  controls.begin();
+  app.openFile = (file) => controls.openFile(file);
+  app.followAddress = () => controls.followAddress();
+  place.hidden = false;
+  controls.build();
+  await controls.ask();
 }
 
 class Controls {
@@ -35,123 +36,165 @@ class Controls {
     this.place = place;
     this.schedules = new Map(app.live.schedules.map((schedule) => [schedule.name, schedule]));
     this.state = { ...structuredClone(USUAL), ...fromAddress() };
-    this.asking = null;
+    this.files = []; // { name, text, views, costs that it was timed at }
+    this.timelines = []; // of the schedules
+    this.isDue = this.isAsking = this.isAskingMore = false;
     this.refusals = el("div", { role: "alert" });
+    this.lengths = el("div", {});
     this.moreLater = debounced(200, () => this.more());
-    this.streams = app.options.streams;
+    this.hasStreams = app.options.streams;
     app.on("timelines", () => this.followStreams());
     app.on("select", () => this.moreLater()); // another tab may be open
   }
 
-  begin() {
-    this.place.hidden = false;
-    this.build();
-    this.ask();
-  }
+  // the form
 
   build() {
+    const focus = focusWithin(this.place);
     const { chosen } = this.state;
+    const isUneven = this.state.lengths.some((length) => length !== 1);
+    const changes = { change: (change) => this.set(change), rebuild: (change) => this.set(change, true) };
     this.place.replaceChildren(
       el("h2", {}, "Schedules"),
-      ...chosen.map((_, index) => this.chooser(index)),
+      ...chosen.map((one, index) => this.chooser(one, index)),
       el("button", { disabled: chosen.length >= MOST, onclick: () => this.add() }, "+ Compare with another"),
+      ...this.files.map((file, index) => this.fileRow(file, index)),
       this.refusals,
       el("h3", {}, "Shape"),
-      ...SIZES.map((field) => this.slider(...field)),
-      el("h3", {}, "Costs of a device's share"),
-      ...COSTS.map((field) => this.slider(...field)),
-      el("p", { class: "note" }, "Weights of a device have size 1, and so has what it saves of a microbatch, and a message. Drop a program, a timeline or a torch CSV on the page to see it here."),
+      ...Object.entries(this.sizes()).map(([name, { words, ...range }]) =>
+        slider(words, range, this.state[name], (value) => this.set({ [name]: value }))),
+      el("h3", {}, "Costs"),
+      ...costFields(this.state, this.app.live, changes),
+      el("details", { open: isUneven }, el("summary", {}, "Uneven stages"), this.lengths),
+      el("p", { class: "note" }, this.note()),
     );
+    this.buildLengths();
+    focus();
   }
 
-  chooser(index) {
-    const one = this.state.chosen[index];
+  sizes() {
+    const flushes = ({ schedule }) => this.schedules.get(schedule)?.flushes ?? true;
+    return this.state.chosen.every(flushes) ? SIZES : { ...SIZES, ...UPDATES };
+  }
+
+  buildLengths() {
+    const even = el("button", { onclick: () => this.set({ lengths: [] }, true) }, "All equal");
+    this.lengths.replaceChildren(...lengthFields(this.state, (change) => this.set(change)), even);
+  }
+
+  note() {
+    const units = this.state.costs === "units"
+      ? "Weights of a device have size 1, and so has what it saves of a microbatch, and a message."
+      : "Derived from the sizes of the model and the device's figures: a bound that good runs come near to.";
+    return `${units} Drop a program, a timeline, a torch CSV or a page on this one to see it here.`;
+  }
+
+  chooser(one, index) {
     const known = this.schedules.get(one.schedule);
     const choose = (change) => {
       Object.assign(one, change);
-      this.build();
-      this.ask();
+      this.set({}, true);
     };
-    const name = el("select", { "aria-label": "Schedule", onchange: () => {
-      const [least, most] = this.schedules.get(name.value).stages_per_device;
-      choose({ schedule: name.value, variant: "", stages_per_device: most === null ? Math.max(least, 2) : least });
-    } }, ...[...this.schedules.values()].map((schedule) => el("option", { value: schedule.name, title: schedule.summary }, schedule.name)));
-    name.value = one.schedule;
-    const parts = [name];
+    const names = [...this.schedules.values()].map(({ name, summary }) => ({ value: name, words: name, title: summary }));
+    const fields = [choice("Schedule", names, one.schedule, (name) =>
+      choose({ schedule: name, variant: "", stages_per_device: this.schedules.get(name).stages_per_device }))];
     if (known?.variants.length) {
-      const variant = el("select", { "aria-label": "Variant", onchange: () => choose({ variant: variant.value }) },
-        ...["", ...known.variants].map((value) => el("option", { value }, value || "no variant")));
-      variant.value = one.variant;
-      parts.push(variant);
+      const variants = ["", ...known.variants].map((value) => ({ value, words: value || "no variant" }));
+      fields.push(choice("Variant", variants, one.variant, (variant) => choose({ variant })));
     }
-    const children = [el("div", { class: "field" }, ...parts)];
-    if (known && known.stages_per_device[1] === null) children.push(this.stages(one));
-    if (this.state.chosen.length > 1) {
-      children.push(el("button", { class: "link", onclick: () => { this.state.chosen.splice(index, 1); this.build(); this.ask(); } }, `Remove ${one.schedule}`));
+    const children = [el("div", { class: "field" }, ...fields)];
+    if (known?.loops) {
+      children.push(slider("Stages per device", { least: 1, most: 8, step: 1 }, one.stages_per_device, (value) => {
+        one.stages_per_device = value;
+        this.set({ chosen: this.state.chosen });
+      }));
     }
+    if (this.state.chosen.length > 1) children.push(this.remover(one.schedule, this.state.chosen, index));
     return el("div", { title: known?.summary ?? "" }, ...children);
   }
 
-  stages(one) {
-    return field("Stages per device", 1, 8, 1, one.stages_per_device, (value) => {
-      one.stages_per_device = value;
-      this.ask();
-    });
+  fileRow(file, index) {
+    return el("p", {}, `${file.name} `, this.remover(file.name, this.files, index));
   }
 
-  slider(name, words, least, most, step) {
-    return field(words, least, most, step, this.state[name], (value) => {
-      this.state[name] = value;
-      this.ask();
-    });
+  remover(name, list, index) {
+    return el("button", { class: "link", onclick: () => {
+      list.splice(index, 1);
+      this.app.hidden.clear();
+      this.set({}, true);
+    } }, `Remove ${name}`);
+  }
+
+  /** Take what is new and ask; the form is built again where it looks different then. */
+  set(change, isOtherForm = false) {
+    Object.assign(this.state, change);
+    if (isOtherForm) this.build();
+    else if ("devices" in change || "chosen" in change) this.buildLengths();
+    this.ask();
   }
 
   add() {
     const names = new Set(this.state.chosen.map((one) => one.schedule));
-    const next = ["zb-h1", "interleaved-1f1b", "gpipe", "zbv", "zb-h2", "eager-1f1b"].find((name) => !names.has(name));
-    this.open({ schedule: next, variant: "", stages_per_device: this.schedules.get(next).stages_per_device[0] });
+    const schedule = OTHERS.find((name) => !names.has(name)) ?? OTHERS[0];
+    this.open({ schedule, variant: "", stages_per_device: this.schedules.get(schedule).stages_per_device });
   }
 
   /** Beside what is there; again the same is not added. */
-  open({ schedule, variant, stages_per_device: stages }) {
+  open({ schedule, variant, stages_per_device }) {
     const { chosen } = this.state;
     if (chosen.some((one) => one.schedule === schedule && one.variant === variant)) return;
     if (chosen.length >= MOST) chosen.pop();
-    chosen.push({ schedule, variant, stages_per_device: Math.max(stages, this.schedules.get(schedule).stages_per_device[0]) });
-    this.build();
-    this.ask();
+    chosen.push({ schedule, variant, stages_per_device });
+    this.set({}, true);
   }
 
-  followStreams() {
-    if (this.streams === this.app.options.streams) return;
-    this.streams = this.app.options.streams;
-    this.ask();
-  }
+  // the answers
 
   requests() {
-    const { chosen, ...shared } = this.state;
-    return chosen.map((one) => ({ ...shared, ...one, streams: this.streams }));
+    const { chosen, devices, microbatches, updates } = this.state;
+    return chosen.map((one) =>
+      ({ ...costsAsked(this.state), devices, microbatches, updates, ...one, streams: this.hasStreams }));
   }
 
+  /** One question at a time; what changes meanwhile is asked when it is answered. */
   async ask() {
-    this.asking?.abort();
-    this.asking = new AbortController();
-    this.app.requests = this.state;
+    this.app.asked = this.state;
+    this.isDue = true;
+    if (this.isAsking) return;
+    this.isAsking = true;
+    while (this.isDue) {
+      this.isDue = false;
+      await this.answer();
+    }
+    this.isAsking = false;
+    this.moreLater();
+  }
+
+  async answer() {
     const began = performance.now();
+    const requests = this.requests();
     try {
-      const { answers } = await post("/timelines", { requests: this.requests() }, this.asking.signal);
-      this.show(answers);
+      const { answers } = await post("/timelines", { requests });
+      for (const file of this.files) await this.time(file);
+      this.show(answers, requests);
       this.app.answered = performance.now() - began;
-      this.moreLater();
     } catch (error) {
-      if (error.name !== "AbortError") tell(error.message, true);
+      tell(error.message, true);
     }
   }
 
-  show(answers) {
-    const found = answers.filter((answer) => answer.timeline);
+  show(answers, requests) {
     this.refusals.replaceChildren(...answers.flatMap((answer, index) => (answer.refused ? [this.refusal(answer, index)] : [])));
-    if (found.length) this.app.adopt(found.map((answer) => timelineOf(answer.timeline, this.app.words)));
+    this.timelines = answers.flatMap(({ timeline }, index) =>
+      (timeline ? [{ ...timelineOf(timeline, this.app.words), request: requests[index] }] : []));
+    this.adopt();
+  }
+
+  /** Schedules and files; what was on show stays where there is nothing. */
+  adopt() {
+    const opened = this.files.flatMap(({ views }) => views.map((view) => timelineOf(view, this.app.words)));
+    const all = [...this.timelines, ...opened];
+    if (all.length) this.app.adopt(all);
   }
 
   refusal({ refused, nearest }, index) {
@@ -160,32 +203,64 @@ class Controls {
     const { devices, microbatches, ...own } = nearest;
     const words = `${devices} devices, ${microbatches} microbatches, ${own.stages_per_device} per device${own.variant ? `, ${own.variant}` : ""}`;
     box.append(el("div", {}, el("button", { class: "link", onclick: () => {
-      Object.assign(this.state, { devices, microbatches });
       Object.assign(this.state.chosen[index], own);
-      this.build();
-      this.ask();
+      this.set({ devices, microbatches }, true);
     } }, `Use the nearest that works: ${words}`)));
     return box;
   }
 
-  /** What the open tab needs beyond the timelines; one schedule after the other, so that none waits long. */
-  async more() {
-    const { signal } = this.asking;
-    try {
-      if (this.app.tab === "plot") await this.plot(signal);
-      if (this.app.tab === "helps") await this.help(signal);
-    } catch (error) {
-      if (error.name !== "AbortError") tell(error.message, true);
-    }
+  async openFile(file) {
+    if (!file.views) await this.time(file);
+    this.files.push(file);
+    this.build();
+    this.adopt();
+    return file.views.map((view) => view.title);
   }
 
-  async plot(signal) {
+  /** A program takes the costs that are chosen; a timeline has its own, and so has a page. */
+  async time(file) {
+    const asked = costsAsked(this.state);
+    if (file.costs === JSON.stringify(asked) || (file.views && !file.costs)) return;
+    const { timelines } = await post("/open", { name: file.name, text: file.text, costs: asked });
+    Object.assign(file, { views: timelines, costs: JSON.stringify(asked) });
+  }
+
+  followStreams() {
+    if (this.hasStreams === this.app.options.streams) return;
+    this.hasStreams = this.app.options.streams;
+    this.ask();
+  }
+
+  async followAddress() {
+    const asked = { ...structuredClone(USUAL), ...fromAddress() };
+    if (JSON.stringify(asked) === JSON.stringify(this.state)) return;
+    this.state = asked;
+    this.build();
+    await this.ask();
+  }
+
+  // what the open tab needs beyond the timelines, one question after the other so that none waits
+
+  async more() {
+    if (this.isAsking || this.isAskingMore) return;
+    this.isAskingMore = true;
+    try {
+      if (this.app.tab === "plot") await this.plot();
+      if (this.app.tab === "helps") await this.help();
+    } catch (error) {
+      tell(error.message, true);
+    }
+    this.isAskingMore = false;
+  }
+
+  async plot() {
     const [request] = this.requests();
-    const shape = JSON.stringify({ ...request, schedule: "", variant: "", stages_per_device: 0 });
+    const shape = JSON.stringify({ ...request, schedule: "", variant: "" });
     if (this.plotted === shape) return;
     const found = [];
     for (const schedule of this.schedules.keys()) {
-      const { points } = await post("/plot", { request: { ...request, schedule, variant: "" } }, signal);
+      const { points } = await post("/plot", { request: { ...request, schedule, variant: "" } });
+      if (this.isAsking) return; // about something else; asked again behind it
       found.push(...points);
       this.app.points = [...found];
       if (this.app.tab === "plot") this.app.updateTab();
@@ -193,40 +268,31 @@ class Controls {
     this.plotted = shape;
   }
 
-  async help(signal) {
-    const requests = this.requests();
-    for (const [index, timeline] of this.app.timelines.entries()) {
-      if (timeline.helps !== undefined || !requests[index]) continue;
-      timeline.helps = (await post("/helps", { request: { ...requests[index], streams: false } }, signal)).helps;
+  async help() {
+    for (const timeline of this.app.timelines) {
+      if (timeline.helps !== undefined || !timeline.request) continue;
+      timeline.helps = (await post("/helps", { request: timeline.request })).helps;
+      if (this.isAsking) return;
     }
     if (this.app.tab === "helps") this.app.updateTab();
   }
 }
 
-/** A slider and a number that say the same; the number may go beyond the slider. */
-function field(words, least, most, step, value, change) {
-  const slider = el("input", { type: "range", min: least, max: most, step, "aria-label": words });
-  const number = el("input", { type: "number", min: least, step, "aria-label": `${words}, as a number` });
-  slider.value = number.value = value;
-  slider.addEventListener("input", () => {
-    number.value = slider.value;
-    change(Number(slider.value));
-  });
-  number.addEventListener("input", () => {
-    if (number.value === "" || !number.checkValidity()) return;
-    slider.value = number.value;
-    change(Number(number.value));
-  });
-  return el("div", { class: "field" }, el("label", {}, words), slider, number);
-}
-
+/** What the address says, as far as it makes sense; the server judges the rest. */
 function fromAddress() {
+  let given;
   try {
-    const given = JSON.parse(new URLSearchParams(location.hash.slice(1)).get("live") ?? "{}");
-    const isSound = !given.chosen || (Array.isArray(given.chosen) && given.chosen.every((one) => typeof one?.schedule === "string"));
-    return isSound ? given : {};
+    given = JSON.parse(new URLSearchParams(location.hash.slice(1)).get("live") ?? "{}");
   } catch {
     return {};
   }
+  const isAlike = (value, usual) => typeof value === typeof usual && Array.isArray(value) === Array.isArray(usual);
+  const sound = Object.fromEntries(Object.entries(USUAL)
+    .filter(([name, usual]) => isAlike(given?.[name], usual)).map(([name]) => [name, given[name]]));
+  const chosen = (sound.chosen ?? []).filter((one) => typeof one?.schedule === "string").slice(0, MOST)
+    .map((one) => ({ ...USUAL.chosen[0], ...one }));
+  if (chosen.length) sound.chosen = chosen;
+  else delete sound.chosen;
+  if (sound.costs !== "model") delete sound.costs;
+  return sound;
 }
-

@@ -10,7 +10,7 @@ function bytes(text) {
   return Uint8Array.from(atob(text), (sign) => sign.charCodeAt(0));
 }
 
-export function unpacked(packed) {
+function unpacked(packed) {
   const Type = TYPES[packed.type];
   if ("all" in packed) return new Type(packed.count).fill(packed.all);
   return new Type(bytes(packed.base64).buffer);
@@ -31,7 +31,6 @@ export function timelineOf(view, words) {
     columns,
     closing: facts.opening + facts.makespan,
     critical: unpacked(critical),
-    isCritical: marked(columns.start.length, unpacked(critical)),
     laneOf: laneOf(facts.bounds, columns.start.length),
     idle: { causes, sums, ...unpackedAll(stretches) },
     idleOf: null,
@@ -41,12 +40,6 @@ export function timelineOf(view, words) {
     categories: memory.categories,
     peaks: memory.peaks,
   };
-}
-
-function marked(count, actions) {
-  const marks = new Uint8Array(count);
-  for (const action of actions) marks[action] = 1;
-  return marks;
 }
 
 function laneOf(bounds, count) {

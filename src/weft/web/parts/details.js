@@ -9,6 +9,7 @@ import { causeOf } from "weft/gaps.js";
 import { twinOf } from "weft/layout.js";
 import { tokenOf, wordOf } from "weft/names.js";
 
+export const NOT_WORKED_OUT = "The file says when things ran, not why; dropped on the page of `weft serve`, it is worked out.";
 const MOST = 12; // readers that are listed
 
 export function buildDetails(app, place) {
@@ -31,7 +32,7 @@ function aboutTimeline(timeline) {
   return [
     el("h2", {}, timeline.title),
     facts(timeline.figures.map((figure) => [figure.name, figureText(figure, timeline.units), figure.means])),
-    el("p", { class: "note" }, "Point at an action or an idle stretch; click it to keep it."),
+    el("p", { class: "note" }, timeline.is_plain ? NOT_WORKED_OUT : "Point at an action or an idle stretch; click it to keep it."),
   ];
 }
 
@@ -56,24 +57,25 @@ function aboutAction(app, { timeline, action }) {
       ["starts", since(columns.start[action])],
       ["ends", since(columns.end[action])],
       ["takes", amount(columns.end[action] - columns.start[action], units.time)],
-      ["slack", slackText(timeline, action), "how much later it could end without delaying the step"],
+      ...slackFacts(timeline, action),
       ...gainFacts(timeline, action),
       ...twinFacts(app, timeline, action),
     ]),
-    el("h3", {}, "Waited for"),
-    el("p", {}, ...waitedFor(app, timeline, action)),
+    ...waitedFor(app, timeline, action),
     ...linked(app, timeline, "Reads", readBy(timeline, action)),
     ...linked(app, timeline, "Waits for this", readersOf(timeline, action)),
   ];
 }
 
-function slackText(timeline, action) {
+function slackFacts(timeline, action) {
+  if (timeline.is_plain) return [];
   const slack = timeline.columns.slack[action];
-  return slack <= timeline.makespan * 1e-6 ? "none: critical" : amount(slack, timeline.units.time);
+  const text = slack <= timeline.makespan * 1e-6 ? "none: critical" : amount(slack, timeline.units.time);
+  return [["slack", text, "how much later it could end without delaying the step"]];
 }
 
 function gainFacts(timeline, action) {
-  if (timeline.is_measured) return [];
+  if (timeline.is_measured || timeline.is_plain) return [];
   const gain = timeline.columns.gain[action];
   const text = gain > 0 ? `−${amount(gain, timeline.units.time)} (${percent(gain / timeline.makespan)})` : "nothing";
   return [["10% shorter brings", text, "what the step would gain if this one action took a tenth less"]];
@@ -89,9 +91,11 @@ function twinFacts(app, timeline, action) {
 }
 
 function waitedFor(app, timeline, action) {
+  if (timeline.is_plain) return [el("p", { class: "note" }, NOT_WORKED_OUT)];
   const decider = timeline.columns.decider[action];
-  if (decider < 0) return ["Nothing: it started without waiting."];
-  return [link(app, timeline, decider), ` (${reasonOf(timeline, action)})`];
+  const words = decider < 0 ? ["Nothing: it started without waiting."]
+    : [link(app, timeline, decider), ` (${reasonOf(timeline, action)})`];
+  return [el("h3", {}, "Waited for"), el("p", {}, ...words)];
 }
 
 function linked(app, timeline, title, ends) {
@@ -111,14 +115,14 @@ function aboutGap(app, { timeline, gap }) {
   const title = `Device ${device[gap]} is idle: ${cause}`;
   return [
     el("h2", {}, title),
-    el("p", { class: "note" }, `${timeline.words.causes[cause]}.`),
+    el("p", { class: "note" }, `${timeline.words.causes[cause].replace(/\.$/, "")}.`),
     facts([
       ["from", amount(start[gap] - timeline.opening, time)],
       ["to", amount(end[gap] - timeline.opening, time)],
       ["lasts", amount(end[gap] - start[gap], time)],
     ]),
     ...(before[gap] >= 0 ? [el("p", {}, "Next: ", link(app, timeline, before[gap]))] : []),
-    ...chainList(app, timeline, chain),
+    ...(timeline.is_plain ? [] : chainList(app, timeline, chain)),
   ];
 }
 

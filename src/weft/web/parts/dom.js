@@ -15,18 +15,24 @@ export function el(name, properties = {}, ...children) {
 
 export const byId = (id) => document.getElementById(id);
 
-/** A table of cells; the first column heads its rows. */
+/** A table of cells; the first column heads its rows. A heading may have a title, and be of words. */
 export function table(caption, headings, rows) {
-  const cell = (content, index) =>
-    index === 0 ? el("th", { scope: "row" }, content) : el("td", {}, content);
-  const head = headings.map((heading) =>
-    typeof heading === "string"
-      ? el("th", { scope: "col" }, heading)
-      : el("th", { scope: "col", title: heading.title }, heading.text));
+  const columns = headings.map((heading) => (typeof heading === "string" ? { text: heading } : heading));
+  const look = ({ isWords }) => (isWords ? "words" : "");
+  const cell = (content, index) => el(index ? "td" : "th", { class: look(columns[index]), ...(index ? {} : { scope: "row" }) }, content);
+  const head = columns.map((column) => el("th", { scope: "col", title: column.title ?? "", class: look(column) }, column.text));
   return el("table", {},
     el("caption", {}, caption),
     el("thead", {}, el("tr", {}, ...head)),
     el("tbody", {}, ...rows.map((cells) => el("tr", {}, ...cells.map(cell)))));
+}
+
+/** What puts the focus back after a place was built anew: on what has the same name. */
+export function focusWithin(place) {
+  const name = place.contains(document.activeElement) && document.activeElement.getAttribute("aria-label");
+  const alike = () => [...place.querySelectorAll("[aria-label]")].filter((one) => one.getAttribute("aria-label") === name);
+  const at = alike().indexOf(document.activeElement);
+  return () => alike()[at]?.focus();
 }
 
 /** Run once, shortly after the last of many calls. */

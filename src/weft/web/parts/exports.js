@@ -1,6 +1,7 @@
 // Exports: what is seen, as a picture, a table or a trace.
 
 import { visible } from "weft/actions.js";
+import { tell } from "weft/app.js";
 import { deviceOf, memoryOf, readBy } from "weft/data.js";
 import { el } from "weft/dom.js";
 import { AXIS, layoutOf, scaleOf } from "weft/layout.js";
@@ -18,7 +19,7 @@ export const EXPORTS = {
   "Picture, PNG": async (app) => save(app, "png", "image/png", await pngOf(app)),
   "Actions, CSV": (app) => save(app, "csv", "text/csv", csvOf(app)),
   "Trace for Perfetto": (app) => save(app, "perfetto.json", "application/json", perfettoOf(app)),
-  "Link to this view": (app) => navigator.clipboard?.writeText(location.href),
+  ...(location.protocol === "about:" ? {} : { "Link to this view": copyLink }), // inside a notebook it has none
 };
 
 function save(app, ending, type, content) {
@@ -28,13 +29,23 @@ function save(app, ending, type, content) {
   setTimeout(() => URL.revokeObjectURL(address), 1000);
 }
 
+/** Where the browser lets nobody copy, the link can still be read. */
+async function copyLink() {
+  try {
+    await navigator.clipboard.writeText(location.href);
+    tell("The link to this view is copied.");
+  } catch {
+    tell(`The link to this view: ${location.href}`);
+  }
+}
+
 /** All rows, also those that do not fit on the screen, over the stretch of time in view. */
 function whole(app) {
   const { width, height } = app.viewport;
   return { width, height: Math.ceil(layoutOf(app, height).height + AXIS + 8), scroll: 0, theme: theme() };
 }
 
-export function svgOf(app) {
+function svgOf(app) {
   const size = whole(app);
   const pen = new SvgPen(size.width, size.height);
   paint(pen, app, size);
@@ -63,7 +74,7 @@ function* seen(app) {
 
 const quoted = (words) => (/[",\n]/.test(words) ? `"${words.replaceAll('"', '""')}"` : words);
 
-export function csvOf(app) {
+function csvOf(app) {
   const lines = [["timeline", "device", "stream", "action", "kind", "start", "end", ...COLUMNS].join(",")];
   for (const { timeline, lane, action } of seen(app)) {
     const { columns, lanes, words } = timeline;
@@ -78,7 +89,7 @@ export function csvOf(app) {
 }
 
 /** As Weft's own traces: a process for each device, a track for each lane, arrows, counters. */
-export function perfettoOf(app) {
+function perfettoOf(app) {
   const events = [];
   let process = 1;
   for (const timeline of app.shown()) {

@@ -1,58 +1,105 @@
-// A timeline in Weft's JSON as the page shows it: its actions and times, and nothing worked out.
+// A timeline in Weft's JSON as the page shows it: its actions, its times and where it is idle.
 //
-// Causes, memory and the critical path are Weft's to compute; a page in a file goes without.
+// Causes, memory and the critical path are Weft's to work out; `is_plain` says that they are not.
 
-const DEFAULTS = { span: 1, version: -1, pipe: 0, edge: -1, segment: -1, joined: 0 };
+import { NOT_WORKED_OUT } from "weft/details.js";
+
+const DEFAULTS = { microbatch: -1, span: 1, version: -1, pipe: 0, edge: -1, segment: -1, joined: 0 };
 const ROWS = { compute: "compute", experts: "comm", wire: "comm", reduce: "comm", offload: "copy", onload: "copy" };
 const NO_UNIT = { name: "", size: 1 };
+const SECONDS = { name: "s", size: 1 };
+const MOST_DEVICES = 4096;
+const MOST_ACTIONS = 2_000_000;
+const CAUSE = "unexplained";
 
+export const WORDS_OF_PLAIN = (words) => ({ ...words, causes: { ...words.causes, [CAUSE]: NOT_WORKED_OUT } });
+
+/** What Python writes of a timeline, as far as a file says it; an Error where that makes no sense. */
 export function viewOf(document, words) {
+  check(document);
   const { program, start, end } = document;
-  const problem = fault(document);
-  if (problem) throw new Error(problem);
-  const count = start.length;
-  const lanes = program.lanes.map((lane) => ({ device: lane.device, stream: lane.stream ?? "compute", row: ROWS[lane.stream ?? "compute"] ?? "comm" }));
+  const lanes = program.lanes.map(({ device, stream = "compute" }) => ({ device, stream, row: ROWS[stream] ?? "comm" }));
+  const bounds = boundsOf(program.lanes);
+  const numbers = numbersOf(program, start.length, words);
   const opening = start.reduce((least, time) => Math.min(least, time), Infinity);
   const makespan = end.reduce((most, time) => Math.max(most, time), -Infinity) - opening;
   const devices = Math.max(...lanes.map((lane) => lane.device)) + 1;
-  const name = String(program.name ?? "dropped");
+  const name = String(program.name ?? "dropped").slice(0, 80);
   return {
-    name, title: `${name}: ${devices} devices, from a file`, digest: `file ${name} ${count} ${makespan}`,
-    is_measured: document.measured === true, has_versions: false,
-    devices, stages: program.placement[0].length, microbatches: program.microbatches,
-    edges: edgesOf(program.graph), lanes, bounds: bounds(program.lanes),
-    opening, makespan, units: { time: NO_UNIT, memory: NO_UNIT },
+    name, title: `${name}: ${devices} devices, from a file`, digest: `file ${name} ${start.length} ${makespan}`,
+    is_plain: true, is_measured: document.measured === true, has_versions: numbers.version.some((version) => version > 0),
+    devices, edges: edgesOf(program.graph), lanes, bounds, opening, makespan,
+    units: { time: document.measured === true ? SECONDS : NO_UNIT, memory: NO_UNIT },
     figures: [{ name: "step", value: makespan, unit: "time", means: "from the first start to the last end" }],
-    columns: columns(program.columns, { start, end }, count, words),
+    columns: columnsOf(numbers, start, end),
     reads: { consumer: packed([]), producer: packed([]), value: packed([]), values: [] },
-    idle: { causes: [], sums: [], ...Object.fromEntries(["device", "cause", "start", "end", "before", "waits_for"].map((key) => [key, packed([])])) },
+    idle: idleOf({ lanes, bounds, start, end, devices, opening, closing: opening + makespan }),
     critical: packed([]),
     memory: { categories: [], peaks: Array(devices).fill(0), capacity: null,
       devices: Array.from({ length: devices }, () => ({ times: packed([0], "f8"), levels: {} })) },
   };
 }
 
-function fault({ program, start, end }) {
-  if (!program?.lanes?.length || !program.columns || !Array.isArray(start) || !Array.isArray(end)) {
-    return "the timeline lacks its program, its starts or its ends";
+const isCount = (value, most) => Number.isInteger(value) && value >= 0 && value <= most;
+
+function check({ program, start, end }) {
+  const say = (problem) => { throw new Error(problem); };
+  if (!Array.isArray(program?.lanes) || !program.lanes.length || !program.columns || !Array.isArray(start) || !Array.isArray(end)) {
+    say("the timeline lacks its program, its starts or its ends");
+  }
+  for (const lane of program.lanes) {
+    if (!isCount(lane?.device ?? 0, MOST_DEVICES - 1) || !isCount(lane?.actions, MOST_ACTIONS)) say("a lane has no device, or no number of actions");
   }
   const count = program.lanes.reduce((sum, lane) => sum + lane.actions, 0);
-  if (start.length !== count || end.length !== count) return `${count} actions, but ${start.length} starts and ${end.length} ends`;
-  if (![...start, ...end].every(Number.isFinite)) return "a start or an end is no number";
-  return "";
+  if (count > MOST_ACTIONS) say(`${count} actions; a page in a file opens ${MOST_ACTIONS}`);
+  if (start.length !== count || end.length !== count) say(`${count} actions, but ${start.length} starts and ${end.length} ends`);
+  if (!start.every(Number.isFinite) || !end.every(Number.isFinite)) say("a start or an end is no number");
+  for (const [name, column] of Object.entries(program.columns)) {
+    if (Array.isArray(column) && column.length !== count) say(`${count} actions, but ${column.length} entries in the column ${name}`);
+  }
 }
 
 /** A chain says only how many stages it has. */
 function edgesOf(graph) {
-  if (graph.edges) return graph.edges;
-  const stages = Array.isArray(graph.stages) ? graph.stages.length : graph.stages;
-  return Array.from({ length: Math.max(0, stages - 1) }, (_, stage) => [stage, stage + 1]);
+  if (Array.isArray(graph?.edges)) return graph.edges;
+  const stages = Array.isArray(graph?.stages) ? graph.stages.length : graph?.stages;
+  return Array.from({ length: isCount(stages, MOST_ACTIONS) ? Math.max(0, stages - 1) : 0 }, (_, stage) => [stage, stage + 1]);
 }
 
-function bounds(lanes) {
+function boundsOf(lanes) {
   const found = [0];
   for (const lane of lanes) found.push(found.at(-1) + lane.actions);
   return found;
+}
+
+/** All columns but the times, as lists of numbers. */
+function numbersOf(program, count, words) {
+  const full = (name, otherwise) => {
+    const column = program.columns[name] ?? otherwise;
+    return Array.isArray(column) ? column : Array(count).fill(column);
+  };
+  const numbers = { stage: full("stage", 0), kind: full("kind", "F").map((name) => kindOf(name, words)) };
+  for (const [name, otherwise] of Object.entries(DEFAULTS)) numbers[name] = full(name, otherwise);
+  const wrong = Object.keys(numbers).find((name) => !numbers[name].every(Number.isInteger));
+  if (wrong) throw new Error(`the column ${wrong} has an entry that is no whole number`);
+  return { ...numbers, place: placesOf(program, numbers), decider: Array(count).fill(-1) };
+}
+
+function kindOf(name, words) {
+  const kind = words.kinds.findIndex((known) => known.name === String(name).toUpperCase().replaceAll(" ", "_"));
+  if (kind < 0) throw new Error(`no kind of action is called ${name}`);
+  return kind;
+}
+
+/** For each action, which of its device's stages it belongs to, in the order of pipes and stages. */
+function placesOf({ placement }, { stage, pipe }) {
+  const places = new Map();
+  const held = new Map();
+  (Array.isArray(placement) ? placement : []).forEach((devices, index) => (Array.isArray(devices) ? devices : []).forEach((device, at) => {
+    places.set(`${index} ${at}`, held.get(device) ?? 0);
+    held.set(device, (held.get(device) ?? 0) + 1);
+  }));
+  return stage.map((at, action) => places.get(`${pipe[action]} ${at}`) ?? 0);
 }
 
 const TYPES = { i4: Int32Array, f8: Float64Array, f4: Float32Array };
@@ -65,18 +112,37 @@ function packed(values, type = "i4") {
   return { type, base64: btoa(text) };
 }
 
-function columns(given, times, count, words) {
-  const full = (name, otherwise) => {
-    const column = given[name] ?? otherwise;
-    return Array.isArray(column) ? column : Array(count).fill(column);
-  };
-  const kinds = full("kind", "F").map((name) => words.kinds.findIndex((kind) => kind.name === name || kind.name === String(name).toUpperCase().replaceAll(" ", "_")));
-  const numbers = { stage: full("stage", 0), microbatch: full("microbatch", -1), kind: kinds.map((kind) => Math.max(0, kind)) };
-  for (const [name, otherwise] of Object.entries(DEFAULTS)) numbers[name] = full(name, otherwise);
-  numbers.place = Array(count).fill(0);
-  numbers.decider = Array(count).fill(-1);
+function columnsOf(numbers, start, end) {
   const made = Object.fromEntries(Object.entries(numbers).map(([name, column]) => [name, packed(column)]));
-  for (const name of ["start", "end"]) made[name] = packed(times[name], "f8");
-  for (const name of ["slack", "gain"]) made[name] = packed(Array(count).fill(0), "f4");
-  return made;
+  const nothing = packed(Array(start.length).fill(0), "f4");
+  return { ...made, start: packed(start, "f8"), end: packed(end, "f8"), slack: nothing, gain: nothing };
+}
+
+/** Where compute streams stand still, without a reason. */
+function idleOf({ lanes, bounds, start, end, devices, opening, closing }) {
+  const found = { device: [], start: [], end: [], before: [] };
+  const sums = Array.from({ length: devices }, () => ({ work: 0 }));
+  const wait = (device, from, to, before) => {
+    if (to - from <= (closing - opening) * 1e-9) return;
+    found.device.push(device);
+    found.start.push(from);
+    found.end.push(to);
+    found.before.push(before);
+    sums[device][CAUSE] = (sums[device][CAUSE] ?? 0) + to - from;
+  };
+  lanes.forEach(({ device, row }, lane) => {
+    if (row !== "compute") return;
+    let free = opening;
+    for (let action = bounds[lane]; action < bounds[lane + 1]; action++) {
+      wait(device, free, start[action], action);
+      sums[device].work += Math.max(0, end[action] - Math.max(free, start[action]));
+      free = Math.max(free, end[action]);
+    }
+    wait(device, free, closing, -1);
+  });
+  const nobody = packed(found.device.map(() => -1));
+  return {
+    causes: [CAUSE], sums, device: packed(found.device), cause: packed(found.device.map(() => 0)),
+    start: packed(found.start, "f8"), end: packed(found.end, "f8"), before: packed(found.before), waits_for: nobody,
+  };
 }

@@ -10,7 +10,7 @@ const SIGN = 6;
 export const causeOf = (timeline, gap) => timeline.idle.causes[timeline.idle.cause[gap]];
 
 /** What a gap says of itself, the longest first. */
-export function gapLabels(timeline, gap) {
+function gapLabels(timeline, gap) {
   const cause = causeOf(timeline, gap);
   const awaited = timeline.idle.waits_for[gap];
   if (awaited < 0) return [cause];

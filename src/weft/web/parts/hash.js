@@ -1,13 +1,20 @@
 // The address: what is shown, so that a view can be shared as a link.
 
 import { debounced } from "weft/dom.js";
-import { OPTIONS } from "weft/app.js";
+import { CHOICES, OPTIONS } from "weft/app.js";
 
+/** Follow the address, and let it follow the view; inside another page there is none. */
 export function watchHash(app) {
-  read(app);
+  if (location.protocol === "about:") return;
+  readView(app);
   const write = debounced(150, () => history.replaceState(null, "", `#${written(app)}`));
   for (const event of ["view", "select", "timelines"]) app.on(event, write);
-  addEventListener("hashchange", () => read(app));
+  addEventListener("hashchange", async () => {
+    readOptions(app);
+    app.emit("timelines");
+    await app.followAddress?.();
+    readView(app);
+  });
 }
 
 function written(app) {
@@ -26,20 +33,28 @@ function written(app) {
     const what = selection.gap !== undefined ? `gap${selection.gap}` : selection.action;
     words.set("at", `${selection.timeline.key}:${what}`);
   }
-  if (app.requests) words.set("live", JSON.stringify(app.requests));
+  if (app.asked) words.set("live", JSON.stringify(app.asked));
   return words;
 }
 
-function read(app) {
+/** How things are shown, which needs no timeline. */
+export function readOptions(app) {
   const words = new URLSearchParams(location.hash.slice(1));
   for (const [name, usual] of Object.entries(OPTIONS)) {
-    if (words.has(name)) app.options[name] = typeof usual === "boolean" ? words.get(name) === "true" : words.get(name);
+    const value = words.get(name);
+    if (typeof usual === "boolean" && value !== null) app.options[name] = value === "true";
+    else if (value !== null && Object.hasOwn(CHOICES[name], value)) app.options[name] = value;
   }
+  if (words.has("tab")) app.openTab(words.get("tab"));
+}
+
+/** What of the timelines is shown. */
+function readView(app) {
+  const words = new URLSearchParams(location.hash.slice(1));
   if (words.has("show")) {
     const shown = new Set(words.get("show").split(","));
     app.hidden = new Set(app.timelines.map((timeline) => timeline.key).filter((key) => !shown.has(key)));
   }
-  if (words.has("tab")) app.openTab?.(words.get("tab"));
   app.emit("timelines");
   const [from, to] = [Number(words.get("from")), Number(words.get("to"))];
   if (words.has("to") && to > from) app.show(from, to);

@@ -1,5 +1,6 @@
-// What would help: the actions that would shorten the step most if they took less.
+// What would help: what would shorten the step if it took less, all of it or at one place.
 
+import { NOT_WORKED_OUT } from "weft/details.js";
 import { deviceOf } from "weft/data.js";
 import { el, table } from "weft/dom.js";
 import { amount, percent } from "weft/format.js";
@@ -10,17 +11,27 @@ const MOST = 15;
 export function helpsTab(app) {
   return app.shown().flatMap((timeline) => {
     if (timeline.is_measured) return [el("p", {}, `${timeline.name} was measured; its prediction says what would help.`)];
+    if (timeline.is_plain) return [el("p", {}, `${timeline.name}: ${NOT_WORKED_OUT}`)];
     const caption = `${timeline.title}: the critical path has ${timeline.critical.length} actions.`;
-    return [el("h2", {}, caption), el("div", { class: "beside" }, kinds(timeline), actions(app, timeline))];
+    return [el("h2", {}, caption), el("div", { class: "beside" }, ...everywhere(timeline), actions(app, timeline))];
   });
 }
 
-function kinds(timeline) {
-  if (timeline.helps === undefined) return el("p", {}, "Being computed.");
-  if (timeline.helps === null) return el("p", {}, "Too large to time every kind of work again.");
-  if (!timeline.helps.length) return el("p", {}, "No kind of work at a single stage would help.");
+function everywhere(timeline) {
+  if (timeline.helps === undefined) return [el("p", {}, "Being computed.")];
+  if (timeline.helps === null) return [el("p", {}, "Too large to time every kind of work again.")];
+  return [changes(timeline), stages(timeline)];
+}
+
+function changes(timeline) {
+  return table("If everything were different in one way:", ["with", "step gains"],
+    timeline.helps.changes.map(({ words, seconds }) => [words, gained(timeline, timeline.makespan - seconds)]));
+}
+
+function stages(timeline) {
+  if (!timeline.helps.stages.length) return el("p", {}, "No kind of work at a single stage would help.");
   return table("If all work of a kind at a stage took 10% less:", ["work", "stage", "step gains"],
-    timeline.helps.map(({ kind, stage, seconds }) =>
+    timeline.helps.stages.map(({ kind, stage, seconds }) =>
       [timeline.words.kinds[kind].word, String(stage), gained(timeline, seconds)]));
 }
 
@@ -31,8 +42,8 @@ function actions(app, timeline) {
     best.map((action) => row(app, timeline, action)));
 }
 
-const gained = (timeline, seconds) =>
-  `${amount(seconds, timeline.units.time)} (${percent(seconds / timeline.makespan)})`;
+const gained = (timeline, seconds) => (seconds > timeline.makespan * 1e-9
+  ? `${amount(seconds, timeline.units.time)} (${percent(seconds / timeline.makespan)})` : "nothing");
 
 function mostGaining(timeline) {
   const { gain } = timeline.columns;

@@ -151,7 +151,7 @@ function gapLines({ timeline, gap }) {
     timeline.words.causes[cause],
     ...(awaited[gap] >= 0
       ? [`waits for ${tokenOf(timeline, awaited[gap])} on device ${deviceOf(timeline, awaited[gap])}`] : []),
-    "click: the chain of waits",
+    ...(timeline.is_plain ? [] : ["click: the chain of waits"]),
   ];
 }
 
@@ -163,11 +163,14 @@ function actionLines({ timeline, action }) {
     `${tokenOf(timeline, action)}: ${wordOf(timeline, action)}`,
     `${since(start[action])} to ${since(end[action])}, takes ${amount(end[action] - start[action], unit)}`,
     ...(version[action] >= 0 ? [`weights of version ${version[action]}`] : []),
-    ...(decider[action] >= 0
-      ? [`started behind ${tokenOf(timeline, decider[action])} on device ${deviceOf(timeline, decider[action])}`]
-      : ["started without waiting"]),
+    ...startedBehind(timeline, decider[action]),
     ...waiting(timeline, action),
   ];
+}
+
+function startedBehind(timeline, decider) {
+  if (decider >= 0) return [`started behind ${tokenOf(timeline, decider)} on device ${deviceOf(timeline, decider)}`];
+  return timeline.is_plain ? [] : ["started without waiting"];
 }
 
 /** Who waits for an action; the details have all of them. */

@@ -8,7 +8,7 @@ export function idleTab(app) {
   return app.shown().map((timeline) => {
     const { sums } = timeline.idle;
     const causes = timeline.idle.causes.filter((cause) => sums.some((of) => of[cause]));
-    const headings = ["device", { text: "share of the step", title: "work, then every cause of waiting" }, "work", "idle",
+    const headings = ["device", { text: "share of the step", title: "work, then every cause of waiting", isWords: true }, "work", "idle",
       ...causes.map((cause) => ({ text: cause, title: timeline.words.causes[cause] }))];
     const rows = sums.map((of, device) => row(timeline, `device ${device}`, of, causes, timeline.makespan));
     const all = Object.fromEntries(["work", ...causes].map((name) => [name, sums.reduce((sum, of) => sum + (of[name] ?? 0), 0)]));

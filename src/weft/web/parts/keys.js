@@ -9,6 +9,7 @@ const KEYS = [
   ["↑ ↓", "the device above and below, at the same time"],
   ["Enter", "zoom to the selected action"],
   ["w", "go to what the selected action waited for"],
+  ["g G", "the next idle stretch and the one before, with their chain of waits"],
   ["+ −", "zoom in and out"],
   ["Shift ← →", "move the view"],
   ["0", "the whole step"],
@@ -24,7 +25,7 @@ export function showKeys() {
   help.replaceChildren(
     el("h2", {}, "Keys, while the timeline has the focus"),
     el("dl", {}, ...KEYS.flatMap(([key, does]) => [el("dt", {}, el("kbd", {}, key)), el("dd", {}, does)])),
-    el("p", { class: "note" }, "The wheel zooms (with Ctrl, where rows do not fit), dragging moves, a double click zooms to an action. A program, a timeline or a torch CSV can be dropped on the page."),
+    el("p", { class: "note" }, "The wheel zooms (with Ctrl, where rows do not fit), dragging moves, a double click zooms to an action. Timelines and other pages can be dropped on this one; live, programs and torch CSVs too."),
     el("form", { method: "dialog" }, el("button", {}, "Close")),
   );
   help.showModal();
@@ -59,6 +60,8 @@ function keysOf(app) {
     ShiftArrowUp: () => app.scrollBy(-60),
     Enter: () => focusOn(app, app.selection),
     w: () => toDecider(app),
+    g: () => toGap(app, 1),
+    G: () => toGap(app, -1),
     "+": () => app.zoom(1 / 1.5),
     "=": () => app.zoom(1 / 1.5),
     "-": () => app.zoom(1.5),
@@ -109,11 +112,31 @@ function toDecider(app) {
   if (decider >= 0) go(app, { timeline: at.timeline, action: decider });
 }
 
+/** From gap to gap, device by device; from an action, to the gap next to it. */
+function toGap(app, step) {
+  const timeline = app.selection?.timeline ?? app.shown()[0];
+  const count = timeline?.idle.start.length;
+  if (!count) return;
+  const gap = app.selection?.gap ?? gapBeside(timeline, app.selection?.action, step);
+  go(app, { timeline, gap: (gap + step + count) % count });
+}
+
+/** The last gap before an action, or the first behind it where one goes back. */
+function gapBeside(timeline, action, step) {
+  const { device, start } = timeline.idle;
+  if (action === undefined) return step > 0 ? -1 : 0;
+  const here = deviceOf(timeline, action);
+  const isBefore = (gap) => device[gap] < here || (device[gap] === here && start[gap] < timeline.columns.start[action]);
+  const before = [...device.keys()].filter(isBefore).length;
+  return step > 0 ? before - 1 : before;
+}
+
 /** Select, and move the view where the selection lies outside. */
 function go(app, target) {
   if (!target) return;
   app.select(target);
-  const begin = target.timeline.columns.start[target.action] - target.timeline.opening;
+  const { timeline, action, gap } = target;
+  const begin = (gap === undefined ? timeline.columns.start[action] : timeline.idle.start[gap]) - timeline.opening;
   const { from, to } = app.view;
   if (begin < from || begin > to) app.show(begin - (to - from) / 2, begin + (to - from) / 2);
 }

@@ -19,7 +19,7 @@ function rowsOfDevice(timeline, device, options, name) {
     const lanes = lanesOf(timeline, device, band);
     if (band === "compute" || lanes.length) rows.push({ type: "actions", timeline, device, band, lanes, name });
   }
-  if (options.memory) rows.push({ type: "memory", timeline, device, name: "" });
+  if (options.memory && timeline.categories.length) rows.push({ type: "memory", timeline, device, name: "" });
   return rows;
 }
 
@@ -60,9 +60,10 @@ function heights(rows, room) {
   const weight = rows.reduce((sum, row) => sum + share[row.type], 0);
   const gaps = rows.filter((row, index) => gapBefore(rows, index)).length;
   const unit = (room - count("title") * TITLE - GAP * gaps - rows.length) / Math.max(1, weight);
-  const [least, leastMemory] = count("actions") <= FEW ? [18, 20] : [6, 14];
+  const readable = count("title") > 1 ? [16, 14] : [18, 28]; // of several timelines, more at once
+  const [least, leastMemory] = count("actions") <= FEW ? readable : [6, 14];
   const height = {
-    title: TITLE, actions: clamp(unit, least, 30), memory: clamp(unit * 1.35, leastMemory, 44),
+    title: TITLE, actions: clamp(unit, least, 36), memory: clamp(unit * 1.35, leastMemory, 64),
   };
   return (row) => height[row.type];
 }
@@ -89,7 +90,7 @@ export function layoutOf(app, height) {
 }
 
 /** When a timeline begins on the common axis: all at 0, or so that all end together. */
-export function shiftOf(app, timeline) {
+function shiftOf(app, timeline) {
   const { extent } = app;
   return app.options.align === "end" ? timeline.opening - (extent - timeline.makespan) : timeline.opening;
 }

@@ -1,6 +1,7 @@
 // The legend: the kinds, categories and causes that are in the picture, and no others.
 
 import { el } from "weft/dom.js";
+import { isMoved } from "weft/names.js";
 import { CATEGORY_COLOURS, CAUSE_COLOURS } from "weft/palette.js";
 
 const COLOURINGS = {
@@ -33,9 +34,9 @@ function kinds(app) {
   const found = new Map();
   for (const timeline of app.shown()) {
     for (const kind of present(timeline)) {
-      const isMoved = kind < 0;
-      const { word, is_hatched: isHatched } = isMoved ? { word: "expert communication" } : app.words.kinds[kind];
-      const code = isMoved ? colours.moved[0] : colours.kinds[kind][0][0];
+      const isPart = kind < 0;
+      const { word, is_hatched: isHatched } = isPart ? { word: "expert communication" } : app.words.kinds[kind];
+      const code = isPart ? colours.moved[0] : colours.kinds[kind][0][0];
       const same = [...found.values()].some((one) => one.code === code && isWire(app, kind));
       if (!found.has(word) && !same) found.set(word, { code, isHatched });
     }
@@ -48,12 +49,11 @@ const isWire = (app, kind) => kind >= 0 && /^(SEND|RECV)/.test(app.words.kinds[k
 /** The kinds that take time; -1 stands for the parts of layers that communicate. */
 function present(timeline) {
   if (timeline.present) return timeline.present;
-  const { kind, segment, start, end } = timeline.columns;
+  const { kind, start, end } = timeline.columns;
   const kinds = new Set();
   for (let action = 0; action < timeline.count; action++) {
     if (end[action] <= start[action]) continue;
-    const isMoved = segment[action] >= 0 && timeline.words.moved.includes(segment[action] % 4);
-    kinds.add(isMoved ? -1 : kind[action]);
+    kinds.add(isMoved(timeline, action) ? -1 : kind[action]);
   }
   timeline.present = [...kinds].sort((one, other) => one - other);
   return timeline.present;

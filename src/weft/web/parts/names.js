@@ -3,7 +3,14 @@
 const SUBSCRIPTS = "₀₁₂₃₄₅₆₇₈₉";
 const subscript = (number) => [...String(number)].map((digit) => SUBSCRIPTS[digit]).join("");
 
-const PARTS = 4;
+/** The part of a layer that an action is, or null for a whole stage. */
+function partOf({ columns, words }, action) {
+  const segment = columns.segment[action];
+  return segment < 0 ? null : words.parts[segment % words.parts.length];
+}
+
+/** Whether an action is communication between experts. */
+export const isMoved = (timeline, action) => partOf(timeline, action)?.is_moved ?? false;
 
 function covered(columns, action) {
   const first = columns.microbatch[action];
@@ -20,38 +27,44 @@ export function tokenOf(timeline, action) {
   const place = edge ? `${edge[0]}-${edge[1]}` : String(columns.stage[action]);
   let token = `${kind.prefix}${place}${kind.token}${covered(columns, action)}`;
   if (columns.version[action] >= 0) token += `@${columns.version[action]}`;
-  const segment = columns.segment[action];
-  if (segment >= 0) {
-    token += `/${Math.floor(segment / PARTS)}.${words.parts[segment % PARTS].word.split(" ")[0]}`;
-  }
+  const part = partOf(timeline, action);
+  if (part) token += `/${Math.floor(columns.segment[action] / words.parts.length)}.${part.word.split(" ")[0]}`;
   return token;
 }
 
 /** F13'₂: kind, microbatch, a prime for each earlier stage of the device, version. */
 export function labelOf(timeline, action) {
   const { columns } = timeline;
-  const version = timeline.has_versions && columns.version[action] >= 0
-    ? subscript(columns.version[action]) : "";
   return letterOf(timeline, action) + covered(columns, action)
-    + "'".repeat(columns.place[action]) + version;
+    + "'".repeat(columns.place[action]) + versionOf(timeline, action);
 }
 
-/** 13: what is left where there is no room. */
-export const shortLabelOf = (timeline, action) => covered(timeline.columns, action);
+/** What is left where there is less room: 13₂, then 13. */
+export function shortLabelsOf(timeline, action) {
+  const microbatch = covered(timeline.columns, action);
+  return microbatch ? [microbatch + versionOf(timeline, action), microbatch] : [];
+}
+
+function versionOf({ columns, has_versions: hasVersions }, action) {
+  return hasVersions && columns.version[action] >= 0 ? subscript(columns.version[action]) : "";
+}
 
 function letterOf(timeline, action) {
   const { columns, words } = timeline;
   const kind = words.kinds[columns.kind[action]];
-  const segment = columns.segment[action];
-  if (segment < 0) return kind.letter;
-  const letter = words.parts[segment % PARTS].letter;
-  return kind.name === "F" || kind.name === "R" ? letter : letter.toLowerCase();
+  const part = partOf(timeline, action);
+  if (!part) return kind.letter;
+  return kind.name === "F" || kind.name === "R" ? part.letter : part.letter.toLowerCase();
 }
+
+/** How many letters wide a label is: what stands lower is smaller. */
+export const widthOf = (label) => [...label].reduce((width, sign) => width + widthOfSign(sign), 0);
+const widthOfSign = (sign) => (SUBSCRIPTS.includes(sign) ? 0.65 : sign === "W" ? 1.5 : 1);
 
 /** forward, weight gradient, dispatch to experts … */
 export function wordOf(timeline, action) {
   const { columns, words } = timeline;
   const word = words.kinds[columns.kind[action]].word;
-  const segment = columns.segment[action];
-  return segment < 0 ? word : `${word}: ${words.parts[segment % PARTS].word}`;
+  const part = partOf(timeline, action);
+  return part ? `${word}: ${part.word}` : word;
 }

@@ -122,7 +122,7 @@ function paintCritical(pen, app, layout, top, width, theme) {
   }
 }
 
-export function rowsByLane(layout, timeline) {
+function rowsByLane(layout, timeline) {
   const rows = new Map();
   for (const row of layout.rows) {
     if (row.type !== "actions" || row.timeline !== timeline) continue;

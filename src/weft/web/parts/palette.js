@@ -1,6 +1,7 @@
 // Colours: a style for each action, chosen by what the reader asks to see.
 
-const PARTS = 4;
+import { isMoved } from "weft/names.js";
+
 const STEPS = 12;
 
 const rgb = (code) => [1, 3, 5].map((at) => parseInt(code.slice(at, at + 2), 16));
@@ -29,9 +30,8 @@ function byKind(timeline, palette) {
   const moved = styles.length;
   styles.push(...palette.moved.map((code) => style(rgb(code))));
   const of = Uint8Array.from(columns.kind, (kind, action) => {
-    const segment = columns.segment[action];
     const isOdd = columns.microbatch[action] & 1;
-    if (segment >= 0 && words.moved.includes(segment % PARTS)) return moved + isOdd;
+    if (isMoved(timeline, action)) return moved + isOdd;
     return (kind * places + (columns.place[action] % places)) * 2 + isOdd;
   });
   return { of, styles };
@@ -101,6 +101,7 @@ export const CAUSE_COLOURS = {
   order: "#b8960b",
   optimizer: "#8a5a2b",
   "cool-down": "#b9c2cc",
+  unexplained: "#8d99a8",
 };
 
 export const CATEGORY_COLOURS = {
@@ -121,5 +122,5 @@ const DARK = {
   strong: "#ff8a75", arrow: "#f2f5f8", shade: "rgba(18,23,29,0.74)",
 };
 
-export const isDark = () => matchMedia("(prefers-color-scheme: dark)").matches;
+const isDark = () => matchMedia("(prefers-color-scheme: dark)").matches;
 export const theme = () => (isDark() ? DARK : LIGHT);

@@ -1,6 +1,6 @@
 // Pens: one drawing, on a canvas or as the text of an SVG.
 
-export const FONT = "system-ui, -apple-system, 'Segoe UI', 'DejaVu Sans', sans-serif";
+const FONT = "system-ui, -apple-system, 'Segoe UI', 'DejaVu Sans', sans-serif";
 
 export class CanvasPen {
   constructor(context, ratio) {

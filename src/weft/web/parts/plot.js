@@ -1,10 +1,12 @@
 // Memory against step time over all schedules; a point opens its timeline.
 
-import { el, table } from "weft/dom.js";
+import { byId, el, table } from "weft/dom.js";
 import { amount, tickStep } from "weft/format.js";
 
 const SVG = "http://www.w3.org/2000/svg";
-const BOX = { width: 560, height: 204, left: 58, right: 110, top: 8, bottom: 36 };
+const BOX = { height: 204, left: 58, right: 110, top: 8, bottom: 36 };
+const LIST = 480; // pixels beside the drawing
+const APART = 44; // pixels between the numbers of an axis
 
 export function plotTab(app) {
   const points = app.points.filter((point) => !point.refused && point.time > 0);
@@ -31,7 +33,8 @@ function list(app, points) {
 }
 
 function drawing(app, points) {
-  const { width, height, left, right, top, bottom } = BOX;
+  const { height, left, right, top, bottom } = BOX;
+  const width = Math.max(360, Math.min(720, byId("panel").clientWidth - LIST));
   const range = (values) => {
     const [least, most] = [Math.min(...values), Math.max(...values)];
     return [least / 1.06, most * 1.06];
@@ -42,7 +45,7 @@ function drawing(app, points) {
   const y = (memory) => height - bottom - ((memory - y0) / (y1 - y0)) * (height - top - bottom);
   const root = shape("svg", { viewBox: `0 0 ${width} ${height}`, width, height, class: "plot", role: "group", "aria-label": "Memory against step time" });
   const { units } = app;
-  axes(root, { x, y, x0, x1, y0, y1, units });
+  axes(root, { x, y, x0, x1, y0, y1, width, units });
   const best = unbeaten(points);
   root.append(shape("polyline", { points: best.map((one) => `${x(one.time)},${y(one.memory)}`).join(" "), fill: "none", stroke: "var(--accent)", "stroke-dasharray": "4 3" }));
   const taken = points.map((point) => ({ x: x(point.time) - 6, right: x(point.time) + 6, y: y(point.memory) }));
@@ -60,9 +63,9 @@ function shape(name, properties, ...children) {
   return element;
 }
 
-function axes(root, { x, y, x0, x1, y0, y1, units }) {
-  const { width, height, left, right, bottom, top } = BOX;
-  for (const at of rounds(x0, x1)) {
+function axes(root, { x, y, x0, x1, y0, y1, width, units }) {
+  const { height, left, right, bottom, top } = BOX;
+  for (const at of apart(rounds(x0, x1), x)) {
     root.append(shape("line", { x1: x(at), x2: x(at), y1: top, y2: height - bottom, stroke: "var(--line)" }),
       shape("text", { x: x(at), y: height - bottom + 15, "text-anchor": "middle", class: "faint" }, amount(at, units.time)));
   }
@@ -79,11 +82,19 @@ function axes(root, { x, y, x0, x1, y0, y1, units }) {
 /** Round numbers of a scale by factors: the naive schedule takes many times as long as the rest. */
 function rounds(least, most) {
   const found = [];
-  const factors = most / least > 4 ? [1, 2, 5] : [1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 8];
   for (let power = 10 ** Math.floor(Math.log10(least)); power <= most; power *= 10) {
-    found.push(...factors.map((factor) => factor * power).filter((at) => at >= least && at <= most));
+    found.push(...[1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 8].map((factor) => factor * power));
   }
-  return found;
+  return found.filter((at) => at >= least && at <= most);
+}
+
+/** Those that stand far enough behind the one before. */
+function apart(numbers, x) {
+  const kept = [];
+  for (const at of numbers) {
+    if (!kept.length || x(at) - x(kept.at(-1)) >= APART) kept.push(at);
+  }
+  return kept;
 }
 
 /** Those that no other beats in both time and memory, fastest first. */
@@ -107,7 +118,11 @@ function dot(app, point, x, y, isBest, taken, units) {
     shape("title", {}, words),
     ...(place ? [shape("text", { x: x + 9, y: place }, point.name)] : []));
   mark.addEventListener("click", open);
-  mark.addEventListener("keydown", (event) => { if (event.key === "Enter") open(); });
+  mark.addEventListener("keydown", (event) => {
+    if (event.key !== "Enter" && event.key !== " ") return;
+    event.preventDefault();
+    open();
+  });
   return mark;
 }
 

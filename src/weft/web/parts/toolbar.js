@@ -1,6 +1,7 @@
 // The toolbar: search, zoom, play, what is shown, colours, export.
 
-import { el } from "weft/dom.js";
+import { CHOICES } from "weft/app.js";
+import { byId, el } from "weft/dom.js";
 import { twinOf } from "weft/layout.js";
 import { EXPORTS } from "weft/exports.js";
 import { showKeys } from "weft/keys.js";
@@ -13,10 +14,6 @@ const SWITCHES = [
   ["critical", "Critical path", "The chain of actions that decides the step (c)"],
   ["streams", "Streams", "Rows for communication and copies (s)"],
 ];
-const COLOURS = {
-  kind: "kind", microbatch: "microbatch", stage: "stage", slack: "slack", difference: "difference",
-};
-const PALETTES = { safe: "safe colours", seeds: "as in papers" };
 const SPEEDS = { 30: "slow", 12: "normal", 5: "fast" };
 
 export function buildToolbar(app, place) {
@@ -31,7 +28,7 @@ export function buildToolbar(app, place) {
     ),
     group(playButton(player), speed(player)),
     group(...SWITCHES.map((entry) => toggle(app, ...entry))),
-    group(colours(app), palettes(app), ...alignment(app)),
+    group(colours(app), choice(app, "palette", ""), alignment(app)),
     group(exportMenu(app), button("?", "All keys (?)", showKeys)),
   );
 }
@@ -43,7 +40,7 @@ function searchBox(app) {
   const box = el("input", { type: "search", id: "search", placeholder: "Find 2F13", "aria-label": "Find an action, for example 2F13 (/)" });
   box.addEventListener("keydown", (event) => {
     if (event.key === "Enter") search(app, box.value.trim());
-    if (event.key === "Escape") document.getElementById("overlay").focus();
+    if (event.key === "Escape") byId("overlay").focus();
   });
   return box;
 }
@@ -61,9 +58,9 @@ function toggle(app, option, words, title) {
 
 const hasStreams = (timeline) => timeline.lanes.some((lane) => lane.row !== "compute");
 
-function choice(app, option, label, values) {
+function choice(app, option, label) {
   const select = el("select", { "aria-label": label || option, onchange: () => app.set(option, select.value) },
-    ...Object.entries(values).map(([value, words]) => el("option", { value }, words)));
+    ...Object.entries(CHOICES[option]).map(([value, words]) => el("option", { value }, words)));
   const update = () => { select.value = app.options[option]; };
   app.on("timelines", update);
   update();
@@ -71,7 +68,7 @@ function choice(app, option, label, values) {
 }
 
 function colours(app) {
-  const label = choice(app, "colour", "Colour", COLOURS);
+  const label = choice(app, "colour", "Colour");
   const difference = label.querySelector('[value="difference"]');
   const update = () => { difference.hidden = !app.shown().some((timeline) => twinOf(app, timeline)); };
   app.on("timelines", update);
@@ -79,14 +76,12 @@ function colours(app) {
   return label;
 }
 
-const palettes = (app) => choice(app, "palette", "", PALETTES);
-
 function alignment(app) {
-  const label = choice(app, "align", "Align", { start: "starts", end: "ends" });
+  const label = choice(app, "align", "Align");
   const update = () => { label.hidden = app.shown().length < 2; };
   app.on("timelines", update);
   update();
-  return [label];
+  return label;
 }
 
 function playButton(player) {
@@ -103,15 +98,15 @@ function speed(player) {
 }
 
 function exportMenu(app) {
-  const list = el("div", { hidden: true, role: "menu" });
-  const open = el("button", { "aria-haspopup": "menu", "aria-expanded": "false" }, "Export ▾");
+  const list = el("div", { hidden: true, id: "exports" });
+  const open = el("button", { "aria-controls": "exports", "aria-expanded": "false" }, "Export ▾");
   const show = (isOpen) => {
     list.hidden = !isOpen;
     open.setAttribute("aria-expanded", isOpen);
   };
   open.addEventListener("click", () => show(list.hidden));
   for (const [words, run] of Object.entries(EXPORTS)) {
-    list.append(el("button", { role: "menuitem", onclick: () => { show(false); run(app); } }, words));
+    list.append(el("button", { onclick: () => { show(false); run(app); } }, words));
   }
   document.addEventListener("pointerdown", (event) => {
     if (!list.parentElement.contains(event.target)) show(false);

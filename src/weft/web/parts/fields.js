@@ -1,0 +1,30 @@
+// Fields of a form: a slider with its number, and a choice.
+
+import { el } from "weft/dom.js";
+
+/** A slider and a number that say the same; the number may go beyond the slider. */
+export function slider(words, { least = 0, most, step }, value, change) {
+  const range = el("input", { type: "range", min: least, max: most, step, "aria-label": words });
+  const number = el("input", { type: "number", min: least, step, "aria-label": `${words}, as a number` });
+  range.value = number.value = value;
+  range.addEventListener("input", () => {
+    number.value = range.value;
+    change(Number(range.value));
+  });
+  number.addEventListener("input", () => {
+    if (number.value === "" || !number.checkValidity()) return;
+    range.value = number.value;
+    change(Number(number.value));
+  });
+  return el("div", { class: "field" }, el("label", {}, words), range, number);
+}
+
+/** One of several: each with its value, its words and perhaps a title. */
+export function choice(words, options, value, change) {
+  const select = el("select", { "aria-label": words, onchange: () => change(select.value) },
+    ...options.map((option) => el("option", { value: option.value, title: option.title ?? "" }, option.words)));
+  select.value = value;
+  return select;
+}
+
+export const labelled = (words, control) => el("div", { class: "field" }, el("label", {}, words), control);

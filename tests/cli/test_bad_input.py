@@ -53,8 +53,15 @@ def test_it_is_refused_with_a_reason(command: str, words: str, fragment: str) ->
     refused(weft(command, *words.split()), fragment)
 
 
-def test_an_unknown_command_is_refused() -> None:
-    refused(weft("drow", "1f1b"), "No such command 'drow'")
+def test_an_unknown_command_or_option_is_refused_with_the_nearest() -> None:
+    refused(weft("drow", "1f1b"), "No such command 'drow'; did you mean draw?")
+    refused(weft("xyz"), "No such command 'xyz'.")
+    refused(weft("draw", "1f1b", "--microbach", "3"), "did you mean --microbatch")
+
+
+def test_a_file_without_a_folder_is_refused() -> None:
+    refused(weft("draw", "1f1b", "-o", "nowhere/x.svg"), "there is no folder", "nowhere")
+    refused(weft("profile", "--out", "nowhere/cost.json"), "there is no folder", "nowhere")
 
 
 def test_list_and_compare_suggest_the_nearest_schedule() -> None:

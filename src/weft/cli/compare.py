@@ -25,8 +25,9 @@ from weft.cli.requests import (
     speed_of,
 )
 from weft.cli.stacked import Stacked, check_name, write_stacked
+from weft.cost.units import BYTES, NONE, SECONDS, Unit, fitting
 from weft.draw.caption import number, percent
-from weft.draw.units import BYTES, NONE, SECONDS, Unit, fitting, is_physical
+from weft.draw.units import is_physical
 from weft.errors import InputError, ProgramError
 from weft.ir.program import Program
 from weft.ir.versions import resident_versions, staleness
@@ -51,7 +52,13 @@ def command(
     """Compare all schedules and their variants at one shape, or those NAMEd.
 
     \b
-      $ weft compare -d 4 -n 8
+      $ weft compare 1f1b zbv -d 4 -n 8
+         schedule  K  time   wall   span  peak  copies  messages  depth
+      1  zbv       2  25.5   5.9%   0.0%     4       1        96      1
+      2  1f1b      1    33  27.3%  27.3%     4       1        48      1
+
+    \b
+      $ weft compare -d 4 -n 8                             every schedule and variant
       $ weft compare 1f1b zbv dualpipev -d 8 -n 32 --lag 0.1
       $ weft compare -d 8 -n 24 --model gpt-6.2b --device a100
       $ weft compare 1f1b zb-h1 -d 4 -n 8 -o both.html     one above the other, in a browser

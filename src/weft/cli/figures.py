@@ -12,8 +12,9 @@ from rich.console import RenderableType
 from weft.cli.machines import Speed
 from weft.cli.output import facts, table
 from weft.cost import Provenance
+from weft.cost.units import SECONDS, fitting
 from weft.draw.caption import number, percent, title
-from weft.draw.units import SECONDS, fitting, is_physical, memory_unit, time_unit
+from weft.draw.units import is_physical, memory_unit, time_unit
 from weft.ir.kinds import Kind
 from weft.ir.versions import resident_versions, staleness
 from weft.notation import token

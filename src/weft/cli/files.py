@@ -8,6 +8,13 @@ from pathlib import Path
 from weft.errors import InputError
 
 
+def check_folder(path: Path) -> None:
+    """Refuse a file that has no folder to stand in, before work is done for it."""
+    folder = path.resolve().parent
+    if not folder.is_dir():
+        raise InputError(f"{path} cannot be written: there is no folder {folder}")
+
+
 def write(path: Path, content: str | bytes) -> None:
     """Write beside the file, then put it in its place; what is no plain file is written to."""
     target = path.resolve()
@@ -17,6 +24,7 @@ def write(path: Path, content: str | bytes) -> None:
     if target.exists() and not target.is_file():
         target.write_bytes(data)
         return
+    check_folder(path)
     beside = target.with_name(f".{target.name}.{os.getpid()}")
     try:
         with beside.open("xb") as file:

@@ -8,6 +8,7 @@ from typing import TypeAlias
 
 from weft.cli.files import write
 from weft.cli.looks import Looks
+from weft.cli.progress import working
 from weft.draw import Look, View, Window, plain, to_png, to_svg
 from weft.draw.bands import BandsOf
 from weft.draw.look import LIGHT, THEMES
@@ -59,7 +60,9 @@ def look_of(looks: Looks) -> Look:
 
 def write_picture(output: Path, timeline: Timeline, view: View, look: Look) -> None:
     """A picture in the form that the name of its file ends in."""
-    write(output, MAKERS[output.suffix.lower()](timeline, view, look))
+    with working("drawing"):
+        content = MAKERS[output.suffix.lower()](timeline, view, look)
+    write(output, content)
 
 
 def _svg(timeline: Timeline, view: View, look: Look) -> str:

@@ -1,16 +1,16 @@
-"""Progress: a bar on standard error, where it is a terminal and the wait is long."""
+"""Progress: a bar or a word on standard error, where it is a terminal and the wait is long."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from time import monotonic
+from threading import Timer
 from typing import TypeVar
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
-PATIENCE = 1.0  # seconds before a bar appears
+PATIENCE = 1.0  # seconds before anything appears
 
 Item = TypeVar("Item")
 
@@ -21,18 +21,38 @@ def with_progress(items: Sequence[Item]) -> Iterator[Item]:
     if not console.is_terminal:
         yield from items
         return
-    began = monotonic()
     progress = Progress(console=console, transient=True)
     task = progress.add_task("", total=len(items))
-    try:
+    with _late(progress.start, progress.stop):
         for item in items:
             yield item
             progress.advance(task)
-            if monotonic() - began > PATIENCE:
-                progress.start()
+
+
+@contextmanager
+def working(words: str) -> Iterator[None]:
+    """Words and a sign of life, once what is done takes longer than a second."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield
+        return
+    status = console.status(words)
+    with _late(status.start, status.stop):
+        yield
+
+
+@contextmanager
+def _late(start: Callable[[], None], stop: Callable[[], None]) -> Iterator[None]:
+    """Start something once a second has passed, and stop it at the end."""
+    timer = Timer(PATIENCE, start)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
     finally:
-        if progress.live.is_started:
-            progress.stop()
+        timer.cancel()
+        timer.join()
+        stop()
 
 
 @contextmanager

@@ -55,8 +55,14 @@ def _told(message: str, status: int) -> int:
 def _usage(error: click.ClickException) -> str:
     """Click's message, and where to read more."""
     message = error.format_message().rstrip(".")
+    if isinstance(error, click.NoSuchOption):
+        near = " or ".join(error.possibilities or ())
+        message = f"No such option {error.option_name}" + (
+            f"; did you mean {near}?" if near else ""
+        )
     context = getattr(error, "ctx", None)
-    return f"{message}. Try '{context.command_path} --help'." if context else f"{message}."
+    end = "" if message.endswith("?") else "."
+    return f"{message}{end}" + (f" Try '{context.command_path} --help'." if context else "")
 
 
 def _reason(error: OSError) -> str:

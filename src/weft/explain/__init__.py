@@ -12,7 +12,8 @@ All of it is data; `words` tells it to people, `record` to programs. Every figur
 from weft.explain.explanation import Explanation, explain
 from weft.explain.options import Candidate, Option, TimeOf, candidates, larger, tried
 from weft.explain.record import record
-from weft.explain.words import Section, told
+from weft.explain.section import Section
+from weft.explain.words import told
 
 __all__ = [
     "Candidate",

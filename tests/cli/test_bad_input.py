@@ -98,6 +98,14 @@ def test_a_hostile_file_is_refused_with_its_line(
     assert [path.name for path in tmp_path.iterdir()] == ["program.txt"]
 
 
+def test_a_broken_table_is_told_by_its_cell(tmp_path: Path) -> None:
+    path = tmp_path / "table.csv"
+    path.write_text("0F0,0B0\nq,1B0\n")
+    refused(weft("verify", str(path)), "table.csv, line 2: 'q' is no action of torch's")
+    path.write_text("rank,action\n")
+    refused(weft("verify", str(path)), "table.csv, line 1: ", "'rank'")
+
+
 def test_a_file_has_its_own_shape(tmp_path: Path) -> None:
     path = tmp_path / "program.txt"
     path.write_text(PROGRAM)

@@ -74,6 +74,19 @@ def test_ascii_output_still_works() -> None:
     assert run.returncode == 0
 
 
+@pytest.mark.parametrize("words", ["explain 1f1b", "compare -d 4 -n 8", "list", "simulate zbv"])
+def test_a_narrow_screen_cuts_nothing(words: str) -> None:
+    narrow = weft(*words.split(), FORCE_COLOR="1", NO_COLOR="1", TERM="xterm", COLUMNS="60").stdout
+    wide = weft(*words.split()).stdout
+    assert "…" not in narrow
+    assert len(narrow.splitlines()) > len(wide.splitlines())
+
+
+def test_a_dumb_terminal_has_a_width_too() -> None:
+    told = weft("list", FORCE_COLOR="1", TERM="dumb", COLUMNS="60").stdout
+    assert max(map(len, told.splitlines())) <= 60
+
+
 # help
 
 

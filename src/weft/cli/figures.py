@@ -148,8 +148,7 @@ def _settled(timeline: Timeline, steady: Steady | None) -> Iterator[Fact]:
     if steady is None:
         return
     program, unit = timeline.program, time_unit(timeline)
-    per_update = "per update" if unit.name else "seconds per update"
-    yield "steady period", unit.amount(steady.period), f"{per_update}, once settled"
+    yield "steady period", unit.amount(steady.period), "per update, once settled"
     yield "steady bubble", percent(steady.bubble), "idle share of all devices, once settled"
     versions = " ".join(map(str, resident_versions(program)))
     yield "versions", versions, "most weight versions kept, for each stage"

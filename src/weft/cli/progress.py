@@ -18,7 +18,7 @@ Item = TypeVar("Item")
 def with_progress(items: Sequence[Item]) -> Iterator[Item]:
     """The items, with a bar once they take longer than a second."""
     console = Console(stderr=True)
-    if not console.is_terminal:
+    if not console.is_interactive:
         yield from items
         return
     progress = Progress(console=console, transient=True)
@@ -33,7 +33,7 @@ def with_progress(items: Sequence[Item]) -> Iterator[Item]:
 def working(words: str) -> Iterator[None]:
     """Words and a sign of life, once what is done takes longer than a second."""
     console = Console(stderr=True)
-    if not console.is_terminal:
+    if not console.is_interactive:
         yield
         return
     status = console.status(words)
@@ -59,7 +59,7 @@ def _late(start: Callable[[], None], stop: Callable[[], None]) -> Iterator[None]
 def bar(words: str, *, is_shown: bool) -> Iterator[Callable[[float, str], None]]:
     """A bar with words beside it; call what it gives with the share that is done, and words."""
     console = Console(stderr=True)
-    if not (is_shown and console.is_terminal):
+    if not (is_shown and console.is_interactive):
         yield lambda share, words: None
         return
     columns = BarColumn(bar_width=20), TextColumn("{task.description}")

@@ -39,7 +39,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     for page in list(files.documentation_pages()):
         for command in COMMAND.findall(page.content_string):
             path = picture_path(command)
-            if command.startswith("weft draw ") and files.get_file_from_path(path) is None:
+            if is_picture(command) and files.get_file_from_path(path) is None:
                 files.append(File.generated(config, path, content=picture(command)))
     return files
 
@@ -54,7 +54,7 @@ def filled(markdown: str, *, depth: int) -> str:
 
     def given(found: re.Match[str]) -> str:
         command = found[1]
-        if not command.startswith("weft draw "):
+        if not is_picture(command):
             return f"```console\n$ {command}\n{run(command)}```"
         name = command.split()[2]
         source = "../" * depth + picture_path(command)
@@ -79,6 +79,10 @@ def picture(command: str) -> str:
         output = Path(folder, "picture.svg")
         run(f"{command} -o {output}")
         return output.read_text()
+
+
+def is_picture(command: str) -> bool:
+    return command.startswith("weft draw ") and not command.endswith(" --help")
 
 
 def picture_path(command: str) -> str:

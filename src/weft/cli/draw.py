@@ -74,6 +74,7 @@ def command(
     \b
       $ weft draw zb-h1 -d 8 -n 16 --model gpt-6.2b --device a100
       $ weft draw kimi-k2 -d 4 -k 2 -n 8 --streams
+      $ weft draw kimi-k2 -d 4 -k 2 -n 8 --streams --phases 3
 
     With --streams pairs are cut into attention, dispatch, experts and combine (A D E C, lower
     case on the way back), what is saved is offloaded (O) and loaded back (L), and P is a send.

@@ -28,6 +28,7 @@ def view_of(looks: Looks, bands_of: BandsOf) -> View:
         bands_of=bands_of,
         only=looks.only,
         window=Window(*looks.window) if looks.window else None,
+        phases=looks.phases,
         count_from=looks.count_from,
         palette=PALETTES[looks.palette],
     )
@@ -46,11 +47,14 @@ def look_of(looks: Looks) -> Look:
     parts = [
         ("--only", looks.only),
         ("--window", looks.window),
+        ("--phases", looks.phases is not None),
         ("--count-from", looks.count_from),
     ]
     for flag, part in parts:
         if part and suffix == ".html":
             raise InputError(f"a page shows all of a timeline; leave out {flag}")
+        if part and looks.phases is not None and flag in ("--only", "--window"):
+            raise InputError(f"--phases says what is shown; leave out {flag}")
     return Look(
         size=Size.of(looks.size) if looks.size else FREE,
         theme=THEMES[looks.theme] if looks.theme else LIGHT,

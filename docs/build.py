@@ -25,7 +25,7 @@ from weft.draw.caption import number, percent
 from weft.schedules import REGISTRY, Schedule, Shape
 from weft.simulate import simulate
 
-DEVICES, MICROBATCHES, LOOPS, UPDATES = 4, 8, 2, 2
+DEVICES, MICROBATCHES, UPDATES = 4, 8, 2
 WIDTH = 840  # pixels of a picture, as many as the column has
 COMMAND = re.compile(r"^<!-- \$ (weft .+) -->$", re.MULTILINE)
 ARXIV = re.compile(r"arXiv (\d{4}\.\d{4,5})")
@@ -216,18 +216,12 @@ def _shape(schedule: Schedule, variant: str = "") -> Shape:
     shape = Shape(
         devices=DEVICES,
         microbatches=MICROBATCHES,
-        stages_per_device=_stages(schedule),
+        stages_per_device=schedule.stages_for(),
         updates=UPDATES,
         variant=variant,
     )
     refusal = schedule.accepts(shape)
     return refusal.nearest if refusal else shape
-
-
-def _stages(schedule: Schedule) -> int:
-    """Two where it may be any number, since one would be no loop."""
-    least, most = schedule.stages_per_device
-    return max(least, LOOPS) if most is None else least
 
 
 def _command(schedule: Schedule, verb: str = "draw", variant: str = "") -> str:

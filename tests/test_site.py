@@ -14,7 +14,7 @@ from mkdocs.commands.build import build
 from mkdocs.config import load_config
 
 from docs.build import COMMAND, filled, gallery, is_picture, picture, picture_path
-from tests.cli.running import weft_json
+from tests.cli.running import weft, weft_json
 from weft.cli import COMMANDS
 from weft.schedules import REGISTRY, Schedule, Shape
 from weft.simulate import simulate
@@ -97,7 +97,10 @@ def test_the_gallerys_figures_are_the_simulators(schedule: Schedule) -> None:
         assert f"| [{schedule.name}]({schedule.name}.md) {row}" in gallery()["gallery/index.md"]
 
 
-def test_the_guide_to_writing_prints_what_it_shows() -> None:
+def test_the_guide_to_writing_prints_what_it_shows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)  # it writes a file
     names: dict[str, Any] = {"__name__": "example"}
     printed = StringIO()
     page = (DOCS / "write.md").read_text()
@@ -109,6 +112,10 @@ def test_the_guide_to_writing_prints_what_it_shows() -> None:
         with redirect_stdout(printed):
             exec(compile(block, "write.md", "exec"), names)  # noqa: S102  our own document
     assert names["losses"][-1] < names["losses"][0]
+    (commands,) = re.findall(r"```console\n(.*?)```", page, re.DOTALL)
+    for command in commands.splitlines():
+        if "train" not in command:
+            assert weft(*command.split()[2:]).exit_code == 0, command
 
 
 def test_the_page_of_commands_has_all_of_them() -> None:

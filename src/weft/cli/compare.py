@@ -35,8 +35,6 @@ from weft.schedules import REGISTRY, Schedule, Shape
 from weft.simulate import Steady
 from weft.timeline import Bubble, Timeline
 
-LOOPS = 2  # stages per device where a schedule takes any number: fewer would be no loop
-
 
 @click.command("compare", cls=Sectioned)
 @click.argument("names", nargs=-1, metavar="[NAME]...", shell_complete=schedule_names)
@@ -137,11 +135,10 @@ class Refused(NamedTuple):
 def _entries(schedules: Iterable[Schedule], sizes: Sizes) -> Iterator[Entry]:
     """Each schedule and each of its variants, at the sizes that it can take."""
     for schedule in schedules:
-        least, most = schedule.stages_per_device
-        loops = sizes.stages_per_device or max(least, LOOPS)
+        least, loops = schedule.stages_per_device[0], schedule.stages_for(sizes.stages_per_device)
         own = replace(
             sizes,
-            stages_per_device=loops if most is None and not sizes.graph else least,
+            stages_per_device=least if sizes.graph else loops,
             pipes=sizes.pipes if schedule.takes_pipes else 1,
         )
         for variant in (sizes.variant,) if sizes.variant else ("", *schedule.variants):

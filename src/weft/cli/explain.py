@@ -41,8 +41,8 @@ def command(asked: Asked, is_json: bool) -> None:
       $ weft explain 1f1b -d 8 -n 24 --model gpt-6.2b --device a100
       $ weft explain zbv -d 4 -n 8 --lag 0.2 --json
 
-    With --json one object: makespan, bubble, idle (by cause), accounts (for each device, with
-    every stretch), critical_path {legs, seconds by kind}, memory (for each device, by category),
+    With --json one object: makespan, bubble, steady {period, bubble} where it does not flush,
+    idle (by cause), accounts (for each device, with every stretch), critical_path {legs, seconds by kind}, memory (for each device, by category),
     helps {better, twice_the_microbatches, all_recomputed, cheaper}.
     """
     explanation = _explained(asked)

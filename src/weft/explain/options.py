@@ -14,7 +14,6 @@ from weft.schedules import REGISTRY, Schedule, Shape
 from weft.simulate import simulate
 from weft.timeline import Timeline
 
-LOOPS = 2  # stages per device where a schedule takes any number
 MOST_CELLS = 1_000_000  # stages times microbatches of a step that is tried
 SLOWEST = 1.5  # times as long: what is slower is no way to save memory
 SAME = 1e-9  # of a time or size: less is no difference
@@ -80,10 +79,10 @@ def larger(schedule: Schedule, shape: Shape) -> Candidate | None:
 
 def _stages(other: Schedule, schedule: Schedule, shape: Shape) -> int:
     """As many stages on a device as the shape has, where the schedule takes them."""
-    least, most = other.stages_per_device
-    if shape.graph is not None or most is not None:
-        return least
-    return shape.stages_per_device if other is schedule else max(LOOPS, shape.stages_per_device)
+    if shape.graph is not None:
+        return other.stages_per_device[0]
+    own = shape.stages_per_device
+    return other.stages_for(own if other is schedule else max(own, other.stages_for()))
 
 
 def tried(candidate: Candidate, time_of: TimeOf) -> Option | None:

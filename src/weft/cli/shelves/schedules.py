@@ -62,6 +62,8 @@ def _described(name: str, schedule: Schedule) -> dict[str, object]:
         "variants": dict(schedule.variants),
         "takes_graph": schedule.takes_graph,
         "takes_pipes": schedule.takes_pipes,
+        "takes_round": schedule.takes_round,
+        "is_asynchronous": schedule.is_asynchronous,
     }
 
 

@@ -13,6 +13,8 @@ from weft.schedules.kit.shape import Shape, count
 
 Generator: TypeAlias = Callable[[Shape], Program]
 
+LOOPS = 2  # stages on a device where it may be any number: one would be no loop
+
 
 @dataclass(frozen=True, slots=True)
 class Need:
@@ -78,6 +80,11 @@ class Schedule:
         """The program of a shape, given as keywords: devices=4, microbatches=8."""
         shape.setdefault("stages_per_device", self.stages_per_device[0])
         return self.program(Shape(**shape))  # type: ignore[arg-type]
+
+    def stages_for(self, wanted: int | None = None) -> int:
+        """Stages on a device: as many as wanted where it takes any number, else its own."""
+        least, most = self.stages_per_device
+        return max(least, wanted or LOOPS) if most is None else least
 
     def program(self, shape: Shape) -> Program:
         """The program of this shape; ShapeError with reason and remedy where there is none."""

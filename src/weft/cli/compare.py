@@ -12,7 +12,8 @@ import click
 from weft.cli.capacity import is_fitting
 from weft.cli.figures import figures
 from weft.cli.help import Sectioned
-from weft.cli.options import Prices, Sizes, as_json, priced, schedule_names, sized
+from weft.cli.names import schedule_names
+from weft.cli.options import Prices, Sizes, as_json, priced, sized
 from weft.cli.output import facts, show, show_json, table
 from weft.cli.progress import with_progress
 from weft.cli.requests import (

@@ -42,8 +42,9 @@ def command(asked: Asked, is_json: bool) -> None:
       $ weft explain zbv -d 4 -n 8 --lag 0.2 --json
 
     With --json one object: makespan, bubble, steady {period, bubble} where it does not flush,
-    idle (by cause), accounts (for each device, with every stretch), critical_path {legs, seconds by kind}, memory (for each device, by category),
-    helps {better, twice_the_microbatches, all_recomputed, cheaper}.
+    idle (by cause), accounts (for each device, with every stretch), critical_path {legs, seconds
+    by kind}, memory (for each device, by category), helps {better, twice_the_microbatches,
+    all_recomputed, cheaper}.
     """
     explanation = _explained(asked)
     if is_json:

@@ -11,7 +11,8 @@ import click
 
 from weft.cli.config import to_toml
 from weft.cli.help import names_of
-from weft.cli.options import Decorator, Sizes, count, program_names, variant_names
+from weft.cli.names import program_names, variant_names
+from weft.cli.options import Decorator, Sizes, count
 from weft.cli.requests import is_file, program_of, shape_of
 from weft.errors import InputError
 from weft.ir.program import Program

@@ -8,7 +8,8 @@ import click
 from click.shell_completion import CompletionItem
 
 from weft.cli.help import Sectioned
-from weft.cli.options import as_json, device_names, model_names, schedule_names
+from weft.cli.names import device_names, model_names, schedule_names
+from weft.cli.options import as_json
 from weft.cli.output import facts, show, show_json, table
 from weft.cli.shelves import SHELVES
 from weft.errors import InputError, UnknownSchedule

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
 from functools import wraps
 from typing import Any, TypeAlias, TypeVar
 
 import click
-from click.shell_completion import CompletionItem
+
+from weft.cli.names import device_names, model_names, program_names, variant_names
 
 Command: TypeAlias = Callable[..., None]
 Decorator: TypeAlias = Callable[[Command], Command]
@@ -125,60 +126,6 @@ def listed(name: str, *, of: type[Number], metavar: str, help: str, example: str
         return numbers
 
     return click.option(name, callback=checked, metavar=metavar, help=help)
-
-
-def schedule_names(
-    context: click.Context, parameter: click.Parameter, incomplete: str
-) -> list[CompletionItem]:
-    """Completions for the shell."""
-    from weft.schedules import REGISTRY
-
-    return _completions({one.name: one.summary for one in REGISTRY}, incomplete)
-
-
-def program_names(
-    context: click.Context, parameter: click.Parameter, incomplete: str
-) -> list[CompletionItem]:
-    """Completions for the shell: schedules, or else files."""
-    found = schedule_names(context, parameter, incomplete)
-    return found or [CompletionItem(incomplete, type="file")]
-
-
-def variant_names(
-    context: click.Context, parameter: click.Parameter, incomplete: str
-) -> list[CompletionItem]:
-    """Completions for the shell: variants of the schedule that was named."""
-    from weft.schedules import REGISTRY
-
-    words = {context.params.get("schedule"), *context.args}  # what is typed so far
-    of_name = [schedule for schedule in REGISTRY if schedule.name in words]
-    return [one for schedule in of_name for one in _completions(schedule.variants, incomplete)]
-
-
-def model_names(
-    context: click.Context, parameter: click.Parameter, incomplete: str
-) -> list[CompletionItem]:
-    """Completions for the shell."""
-    from weft.cost import MODELS
-
-    return _completions({name: model.source for name, model in MODELS.items()}, incomplete)
-
-
-def device_names(
-    context: click.Context, parameter: click.Parameter, incomplete: str
-) -> list[CompletionItem]:
-    """Completions for the shell."""
-    from weft.cost import DEVICES
-
-    return _completions({name: device.source for name, device in DEVICES.items()}, incomplete)
-
-
-def _completions(summaries: Mapping[str, str], incomplete: str) -> list[CompletionItem]:
-    return [
-        CompletionItem(name, help=summary)
-        for name, summary in summaries.items()
-        if name.startswith(incomplete)
-    ]
 
 
 SIZES = (

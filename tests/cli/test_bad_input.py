@@ -56,10 +56,17 @@ def test_it_is_refused_with_a_reason(command: str, words: str, fragment: str) ->
 def test_an_unknown_command_or_option_is_refused_with_the_nearest() -> None:
     refused(weft("drow", "1f1b"), "No such command 'drow'; did you mean draw?")
     refused(weft("xyz"), "No such command 'xyz'.")
+    refused(weft("completion"), "Choose from: bash, zsh, fish.")
     refused(weft("draw", "1f1b", "--microbach", "3"), "did you mean --microbatch")
 
 
+def test_a_file_that_cannot_be_written_is_named() -> None:
+    refused(weft("export", "1f1b", "-o", "/dev/full"), "/dev/full cannot be written: No space")
+
+
 def test_a_file_without_a_folder_is_refused() -> None:
+    refused(weft("compare", "1f1b", "-o", "nowhere/x.html"), "there is no folder", "nowhere")
+    refused(weft("export", "1f1b", "-o", "nowhere/x.json"), "there is no folder", "nowhere")
     refused(weft("draw", "1f1b", "-o", "nowhere/x.svg"), "there is no folder", "nowhere")
     refused(weft("profile", "--out", "nowhere/cost.json"), "there is no folder", "nowhere")
 

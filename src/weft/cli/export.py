@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from weft.cli.files import write
+from weft.cli.files import check_folder, write
 from weft.cli.help import Sectioned
 from weft.cli.options import Prices, Sizes, named, priced, sized
 from weft.cli.progress import working
@@ -74,6 +74,8 @@ def command(
     that for ui.perfetto.dev, with a track for each stream, messages and memory.
     """
     pricing = pricing_of(prices)
+    if output is not None:
+        check_folder(output)
     with working("proving and writing"):
         program = program_of(name, sizes)
         cost = cost_of(program, pricing)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeAlias
 
-from weft.cli.files import write
+from weft.cli.files import check_folder, write
 from weft.cli.looks import Looks
 from weft.cli.progress import working
 from weft.draw import Look, View, Window, plain, to_png, to_svg
@@ -40,6 +40,8 @@ def look_of(looks: Looks) -> Look:
     if looks.output and suffix not in MAKERS:
         forms = ", ".join(MAKERS)
         raise InputError(f"{looks.output}: a picture's file ends in one of {forms}")
+    if looks.output:
+        check_folder(looks.output)
     given = [("--size", looks.size), ("--theme", looks.theme), ("--memory", looks.has_memory)]
     for flag, value in given:
         if value and suffix not in (".svg", ".png"):

@@ -23,7 +23,7 @@ def with_progress(items: Sequence[Item]) -> Iterator[Item]:
         return
     progress = Progress(console=console, transient=True)
     task = progress.add_task("", total=len(items))
-    with _late(progress.start, progress.stop):
+    with late(progress.start, progress.stop):
         for item in items:
             yield item
             progress.advance(task)
@@ -37,12 +37,12 @@ def working(words: str) -> Iterator[None]:
         yield
         return
     status = console.status(words)
-    with _late(status.start, status.stop):
+    with late(status.start, status.stop):
         yield
 
 
 @contextmanager
-def _late(start: Callable[[], None], stop: Callable[[], None]) -> Iterator[None]:
+def late(start: Callable[[], None], stop: Callable[[], None]) -> Iterator[None]:
     """Start something once a second has passed, and stop it at the end."""
     timer = Timer(PATIENCE, start)
     timer.daemon = True

@@ -36,8 +36,8 @@ _MEASURES = {
 
 
 def _example(schedule: Schedule) -> str:
-    least, most = schedule.stages_per_device
-    loops = " -k 2" if most is None and least < 2 else ""
+    stages = schedule.stages_for()
+    loops = f" -k {stages}" if stages > schedule.stages_per_device[0] else ""
     return f"weft draw {schedule.name} -d 4 -n 8{loops}"
 
 

@@ -155,7 +155,17 @@ def _frame(panel: Panel, items: list[_Item], scale: float, top: float, paper: Pa
         elif what is not None:
             strips.append(Strip(what, top, height * scale * (1 - GAP)))
         top += height * scale
-    return Frame(*paper, panel=panel, rows=tuple(rows), strips=tuple(strips), top=first, bottom=top)
+    return Frame(
+        width=paper.width,
+        height=paper.height,
+        left=paper.left,
+        right=paper.right,
+        panel=panel,
+        rows=tuple(rows),
+        strips=tuple(strips),
+        top=first,
+        bottom=top,
+    )
 
 
 def _left(timeline: Timeline, bands: list[Band], look: Look) -> float:

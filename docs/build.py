@@ -2,7 +2,7 @@
 
 MkDocs calls the two functions that begin with `on_`. A line `<!-- $ weft ... -->` of a page
 becomes what the command gives: `weft draw` a picture, every other one its output. So no figure
-in a page is typed by hand.
+in a page is typed by hand. `python docs/build.py` writes the table of schedules into the README.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     for page in list(files.documentation_pages()):
         for command in COMMAND.findall(page.content_string):
             path = picture_path(command)
-            if command.startswith("weft draw ") and files.get_file_from_path(path) is None:
+            if is_picture(command) and files.get_file_from_path(path) is None:
                 files.append(File.generated(config, path, content=picture(command)))
     return files
 
@@ -54,7 +54,7 @@ def filled(markdown: str, *, depth: int) -> str:
 
     def given(found: re.Match[str]) -> str:
         command = found[1]
-        if not command.startswith("weft draw "):
+        if not is_picture(command):
             return f"```console\n$ {command}\n{run(command)}```"
         name = command.split()[2]
         source = "../" * depth + picture_path(command)
@@ -79,6 +79,10 @@ def picture(command: str) -> str:
         output = Path(folder, "picture.svg")
         run(f"{command} -o {output}")
         return output.read_text()
+
+
+def is_picture(command: str) -> bool:
+    return command.startswith("weft draw ") and not command.endswith(" --help")
 
 
 def picture_path(command: str) -> str:
@@ -129,6 +133,7 @@ def _page(schedule: Schedule) -> Iterator[str]:
     yield from _claims(schedule)
     yield "## What it takes\n"
     yield from _takes(schedule)
+    yield from _variants(schedule)
     yield "## What is simulated\n"
     yield "The whole step, beside that of its variants:\n"
     yield f"<!-- $ weft compare {schedule.name} {_sizes()} -->\n"
@@ -183,6 +188,15 @@ def _takes(schedule: Schedule) -> Iterator[str]:
     yield ""
 
 
+def _variants(schedule: Schedule) -> Iterator[str]:
+    """A picture of each, at the nearest shape that it takes."""
+    if schedule.variants:
+        yield "## Its variants\n"
+    for variant, meaning in schedule.variants.items():
+        yield f"### {variant}\n\nIn short: {_text(meaning)}.\n"
+        yield f"<!-- $ {_command(schedule, variant=variant)} --size {WIDTH} -->\n"
+
+
 @cache
 def _rows() -> dict[str, str]:
     """Time, bubble and peak of every schedule without a variant, as cells."""
@@ -198,19 +212,30 @@ def _cells(row: dict[str, object]) -> str:
     return f"{number(float(str(row['time'])))} | {percent(idle)} | {number(max(peaks))}"
 
 
-def _shape(schedule: Schedule) -> Shape:
-    return Shape(
+def _shape(schedule: Schedule, variant: str = "") -> Shape:
+    shape = Shape(
         devices=DEVICES,
         microbatches=MICROBATCHES,
         stages_per_device=schedule.stages_for(),
         updates=UPDATES,
+        variant=variant,
     )
+    refusal = schedule.accepts(shape)
+    return refusal.nearest if refusal else shape
 
 
-def _command(schedule: Schedule, verb: str = "draw") -> str:
-    loops = f" -k {schedule.stages_for()}" if schedule.stages_per_device[1] is None else ""
-    updates = f" --updates {UPDATES}" if schedule.is_asynchronous else ""
-    return f"weft {verb} {schedule.name} {_sizes()}{loops}{updates}"
+def _command(schedule: Schedule, verb: str = "draw", variant: str = "") -> str:
+    shape = _shape(schedule, variant)
+    flags = {
+        "-d": shape.devices,
+        "-n": shape.microbatches,
+        "-k": shape.stages_per_device if schedule.stages_per_device[1] is None else "",
+        "--variant": variant,
+        "--round": shape.round or "",
+        "--updates": UPDATES if schedule.is_asynchronous else "",
+    }
+    given = " ".join(f"{flag} {value}" for flag, value in flags.items() if value != "")
+    return f"weft {verb} {schedule.name} {given}"
 
 
 def _sizes() -> str:
@@ -224,3 +249,34 @@ def _numbers(values: list[float]) -> str:
 def _text(words: str) -> str:
     """Words that Markdown shall take as they are."""
     return re.sub(r"([\\|*_<>\[\]`])", r"\\\1", words)
+
+
+# the README
+
+
+def with_schedules(readme: str) -> str:
+    """The README with the table of schedules as the registry has them."""
+    table = "\n".join(_table())
+    return re.sub(r"\| schedule \|.*?\n\n", lambda _: f"{table}\n\n", readme, flags=re.DOTALL)
+
+
+def _table() -> Iterator[str]:
+    yield "| schedule | in short | time | bubble | peak | paper |"
+    yield "|---|---|--:|--:|--:|---|"
+    for schedule in REGISTRY:
+        variants = f" ({', '.join(schedule.variants)})" if schedule.variants else ""
+        name, short = f"`{schedule.name}`{variants}", _text(schedule.summary)
+        yield f"| {name} | {short} | {_rows()[schedule.name]} | {_paper(schedule)} |"
+
+
+def _paper(schedule: Schedule) -> str:
+    """The number of the first paper, or its name and year."""
+    found = ARXIV.search(schedule.paper)
+    if found is None:
+        return _text(schedule.paper.split(" (")[0].split(", after")[0])
+    return f"[{found[1]}](https://arxiv.org/abs/{found[1]})"
+
+
+if __name__ == "__main__":
+    README = Path(__file__).parents[1] / "README.md"
+    README.write_text(with_schedules(README.read_text()))

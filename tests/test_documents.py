@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from docs.build import with_schedules
 from tests.cli.running import weft
 from weft.cost import Share
 from weft.schedules import REGISTRY, Schedule, Shape
@@ -70,9 +71,11 @@ def test_the_readmes_commands_are_understood() -> None:
         assert weft(*words).exit_code == 0, line
 
 
-def test_every_schedule_is_in_the_readme() -> None:
+def test_the_readmes_table_of_schedules_is_the_registrys() -> None:
+    """`python docs/build.py` writes it."""
+    assert with_schedules(README) == README
     for schedule in REGISTRY:
-        assert f"`{schedule.name}`" in README
+        assert f"| `{schedule.name}`" in README
 
 
 def test_the_schedule_in_contributing_works() -> None:

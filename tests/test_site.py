@@ -13,8 +13,9 @@ import pytest
 from mkdocs.commands.build import build
 from mkdocs.config import load_config
 
-from docs.build import COMMAND, filled, gallery, picture, picture_path
-from tests.cli.running import weft_json
+from docs.build import COMMAND, filled, gallery, is_picture, picture, picture_path
+from tests.cli.running import weft, weft_json
+from weft.cli import COMMANDS
 from weft.schedules import REGISTRY, Schedule, Shape
 from weft.simulate import simulate
 from weft.timeline import Cause
@@ -74,8 +75,10 @@ def test_the_gallery_has_picture_claims_and_figures(schedule: Schedule) -> None:
     plain = re.sub(r"\[(.*?)\]\(.*?\)", r"\1", page).replace("\\", "")
     for words in (schedule.paper, schedule.claims.formula, schedule.claims.peak_formula):
         assert words in plain
+    drawn = [command for command in COMMAND.findall(page) if is_picture(command)]
     for variant in schedule.variants:
         assert f"`--variant {variant}`" in page
+        assert any(f"--variant {variant} " in command for command in drawn)
 
 
 @each_schedule
@@ -94,7 +97,10 @@ def test_the_gallerys_figures_are_the_simulators(schedule: Schedule) -> None:
         assert f"| [{schedule.name}]({schedule.name}.md) {row}" in gallery()["gallery/index.md"]
 
 
-def test_the_guide_to_writing_prints_what_it_shows() -> None:
+def test_the_guide_to_writing_prints_what_it_shows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)  # it writes a file
     names: dict[str, Any] = {"__name__": "example"}
     printed = StringIO()
     page = (DOCS / "write.md").read_text()
@@ -106,11 +112,21 @@ def test_the_guide_to_writing_prints_what_it_shows() -> None:
         with redirect_stdout(printed):
             exec(compile(block, "write.md", "exec"), names)  # noqa: S102  our own document
     assert names["losses"][-1] < names["losses"][0]
+    (commands,) = re.findall(r"```console\n(.*?)```", page, re.DOTALL)
+    for command in commands.splitlines():
+        if "train" not in command:
+            assert weft(*command.split()[2:]).exit_code == 0, command
+
+
+def test_the_page_of_commands_has_all_of_them() -> None:
+    page = (DOCS / "commands.md").read_text()
+    assert sorted(re.findall(r"<!-- \$ weft (\w+) --help -->", page)) == sorted(COMMANDS)
 
 
 def test_the_guide_to_timelines_explains_every_cause() -> None:
     page = (DOCS / "timeline.md").read_text()
-    assert [f"| `{cause.value}` |" in page for cause in Cause] == [True] * len(Cause)
+    for cause in Cause:
+        assert f"| `{cause.value}` | {cause.meaning}" in page
 
 
 def _exact(*words: str) -> dict[str, Any]:

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
-from typing import Any
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, TypeAlias
 
 from click.testing import CliRunner, Result
 
 from weft.cli import main
+
+Done: TypeAlias = subprocess.CompletedProcess[str]
 
 
 def weft(*words: str, **environment: str) -> Result:
@@ -26,9 +31,10 @@ def weft_json(*words: str) -> Any:
     return json.loads(result.stdout)
 
 
-def process(*words: str, **settings: Any) -> subprocess.CompletedProcess[str]:
-    """Run as a user does."""
+def process(*words: str, env: Mapping[str, str] = MappingProxyType({}), **settings: Any) -> Done:
+    """Run as a user does, with this added to the environment."""
     command = [sys.executable, "-m", "weft", *words]
+    settings |= {"env": {**os.environ, **env}}
     return subprocess.run(command, capture_output=True, text=True, check=False, **settings)
 
 

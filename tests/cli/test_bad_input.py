@@ -53,8 +53,22 @@ def test_it_is_refused_with_a_reason(command: str, words: str, fragment: str) ->
     refused(weft(command, *words.split()), fragment)
 
 
-def test_an_unknown_command_is_refused() -> None:
-    refused(weft("drow", "1f1b"), "No such command 'drow'")
+def test_an_unknown_command_or_option_is_refused_with_the_nearest() -> None:
+    refused(weft("drow", "1f1b"), "No such command 'drow'; did you mean draw?")
+    refused(weft("xyz"), "No such command 'xyz'.")
+    refused(weft("completion"), "Choose from: bash, zsh, fish.")
+    refused(weft("draw", "1f1b", "--microbach", "3"), "did you mean --microbatch")
+
+
+def test_a_file_that_cannot_be_written_is_named() -> None:
+    refused(weft("export", "1f1b", "-o", "/dev/full"), "/dev/full cannot be written: No space")
+
+
+def test_a_file_without_a_folder_is_refused() -> None:
+    refused(weft("compare", "1f1b", "-o", "nowhere/x.html"), "there is no folder", "nowhere")
+    refused(weft("export", "1f1b", "-o", "nowhere/x.json"), "there is no folder", "nowhere")
+    refused(weft("draw", "1f1b", "-o", "nowhere/x.svg"), "there is no folder", "nowhere")
+    refused(weft("profile", "--out", "nowhere/cost.json"), "there is no folder", "nowhere")
 
 
 def test_list_and_compare_suggest_the_nearest_schedule() -> None:
@@ -89,6 +103,14 @@ def test_a_hostile_file_is_refused_with_its_line(
     Path("program.txt").write_bytes(content)
     refused(weft(command, "program.txt"), "program.txt", fragment)
     assert [path.name for path in tmp_path.iterdir()] == ["program.txt"]
+
+
+def test_a_broken_table_is_told_by_its_cell(tmp_path: Path) -> None:
+    path = tmp_path / "table.csv"
+    path.write_text("0F0,0B0\nq,1B0\n")
+    refused(weft("verify", str(path)), "table.csv, line 2: 'q' is no action of torch's")
+    path.write_text("rank,action\n")
+    refused(weft("verify", str(path)), "table.csv, line 1: ", "'rank'")
 
 
 def test_a_file_has_its_own_shape(tmp_path: Path) -> None:

@@ -13,11 +13,11 @@ def test_it_says_where_time_and_memory_go_and_what_would_help() -> None:
     told = weft("explain", "1f1b", "-d", "4", "-n", "8").stdout
     for phrase in (
         "72.7% is work and 27.3% is idle",
-        "Device 0 is idle 9 of 33.",
+        "Every device is idle 9 of 33.",
         "6 order (B0 needs B0 of device 1)",
         "The critical path has 22 actions: forward 11, backward 22.",
         "Device 0 holds most, 5, from F3 at 3 on: activations 4, weights 1.",
-        "zbv saves 22.7% of the time",
+        "zbv saves 22.7% of the time and needs no more memory.",
         "With 16 microbatches instead of 8",
     ):
         assert phrase in told
@@ -60,12 +60,15 @@ def test_a_program_in_a_file_is_explained_without_others(tmp_path: Path) -> None
     explained = weft_json("explain", str(path))
     assert explained["makespan"] == 25.5
     assert explained["helps"]["better"] == {}
+    assert "no other schedule" not in weft("explain", str(path)).stdout
 
 
 def test_asynchronous_schedules_are_explained() -> None:
     told = weft("explain", "pipedream", "-d", "4", "-n", "4").stdout
     assert "The 16 steps take 57" in told
-    assert "wpipe saves" in told
+    assert "Once settled, a step takes 3 and 0.0% is idle." in told
+    assert "of these 16 steps" in told
+    assert "steady" not in weft_json("explain", "wpipe", "--recompute", "all")
 
 
 def test_bad_input_is_refused() -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+from collections.abc import Iterator
+from itertools import takewhile
 from pathlib import Path
 from shlex import split
 
@@ -60,7 +63,7 @@ def test_an_interrupt_ends_quietly(monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("weft.cli.simulate.timed", interrupted)
+    monkeypatch.setattr("weft.cli.asked.timed", interrupted)
     result = weft("simulate", "1f1b")
     assert result.exit_code == 130
     assert "Traceback" not in result.stderr
@@ -71,6 +74,19 @@ def test_ascii_output_still_works() -> None:
     assert run.returncode == 0
 
 
+@pytest.mark.parametrize("words", ["explain 1f1b", "compare -d 4 -n 8", "list", "simulate zbv"])
+def test_a_narrow_screen_cuts_nothing(words: str) -> None:
+    narrow = weft(*words.split(), FORCE_COLOR="1", NO_COLOR="1", TERM="xterm", COLUMNS="60").stdout
+    wide = weft(*words.split()).stdout
+    assert "…" not in narrow
+    assert len(narrow.splitlines()) > len(wide.splitlines())
+
+
+def test_a_dumb_terminal_has_a_width_too() -> None:
+    told = weft("list", FORCE_COLOR="1", TERM="dumb", COLUMNS="60").stdout
+    assert max(map(len, told.splitlines())) <= 60
+
+
 # help
 
 
@@ -79,7 +95,24 @@ def test_help_alone_and_version() -> None:
     assert weft("--version").stdout.startswith("weft ")
 
 
-LASTING = ("train", "profile", "serve")  # their examples take minutes, or until Ctrl-C
+def examples(command: str) -> list[list[str]]:
+    """The examples of a command's help, each with the lines that it is said to print."""
+    lines = [line.strip() for line in weft(command, "--help").stdout.splitlines()]
+    begins = [index for index, line in enumerate(lines) if line.startswith("$ weft ")]
+    return [[lines[begin], *_printed(lines[begin + 1 :])] for begin in begins]
+
+
+def _printed(lines: list[str]) -> Iterator[str]:
+    return takewhile(lambda line: line and not line.startswith("$"), lines)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_help_shows_an_example_and_its_output(command: str) -> None:
+    assert any(len(example) > 1 for example in examples(command))
+
+
+# Examples that take minutes, or until Ctrl-C, or a Tab key.
+LASTING = ("train", "profile", "serve", "completion")
 
 
 @pytest.mark.parametrize("command", [name for name in COMMANDS if name not in LASTING])
@@ -87,32 +120,44 @@ def test_examples_in_the_help_print_what_they_show(
     command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)  # some write a file
-    lines = [line.strip() for line in weft(command, "--help").stdout.splitlines()]
-    examples = [index for index, line in enumerate(lines) if line.startswith("$ weft ")]
-    assert examples
-    for index in examples:
-        words = split(lines[index].partition("   ")[0])[2:]
-        if "program.txt" not in words:
-            printed = [line.strip() for line in weft(*words).stdout.splitlines()]
-            for line in lines[index + 1 :]:
-                if not line or line.startswith("$"):
-                    break
-                assert line in printed
+    for example, *shown in examples(command):
+        words = split(example.partition("   ")[0])[2:]
+        result = weft(*words)
+        assert result.exit_code in (0, 1), result.stderr
+        printed = [line.strip() for line in result.stdout.splitlines()]
+        assert [line for line in shown if line not in printed] == []
 
 
-@pytest.mark.parametrize("command", ["draw", "simulate", "compare", "verify"])
+@pytest.mark.parametrize("command", ["draw", "simulate", "compare", "verify", "export"])
 def test_options_stand_under_headings(command: str) -> None:
     told = weft(command, "--help").stdout
-    options, units, machine = (
-        told.index(heading)
+    shape, units, machine, own = (
+        told.index(f"\n{heading}:\n")
         for heading in (
-            "\nOptions:\n",
-            "\nCosts in units, or from a file:\n",
-            "\nCosts of a model on a device:\n",
+            "The shape",
+            "Costs in units, or from a file",
+            "Costs of a model on a device",
+            "Options",
         )
     )
-    assert options < told.index("--devices") < units < told.index("--lag SECONDS") < machine
-    assert machine < told.index("--model NAME|FILE") < told.index("--state-bytes")
+    assert shape < told.index("--devices D") < units < told.index("--lag SECONDS") < machine
+    assert machine < told.index("--model NAME|FILE") < told.index("--state-bytes W") < own
+
+
+@pytest.mark.parametrize("command", ["train", "profile"])
+def test_the_options_of_a_job_stand_under_headings_too(command: str) -> None:
+    told = weft(command, "--help").stdout
+    order = [
+        "The program:",
+        "--devices D",
+        "The training:",
+        "--steps N",
+        "The model:",
+        "--layers N",
+    ]
+    order += ["The data:", "--vocabulary V", "Options:", "--config FILE.toml"]
+    places = [told.index(words) for words in order]
+    assert places == sorted(places)
 
 
 @pytest.mark.parametrize(
@@ -121,7 +166,10 @@ def test_options_stand_under_headings(command: str) -> None:
         ("weft draw zb", ["zb-h1", "zb-h2", "zbv"]),
         ("weft draw 1f1b --model gpt-1", ["gpt-1.5b", "gpt-14.6b", "gpt-145.6b", "gpt-1008b"]),
         ("weft draw 1f1b --device h", ["h100", "h200", "h800"]),
+        ("weft draw gpipe --variant r", ["recompute", "recompute-early"]),
+        ("weft train --schedule zb", ["zb-h1", "zb-h2", "zbv"]),
         ("weft list mod", ["models"]),
+        ("weft ex", ["explain", "export"]),
         ("weft list devices a", ["a100"]),
     ],
 )
@@ -131,3 +179,36 @@ def test_names_complete_in_the_shell(words: str, names: list[str]) -> None:
         env={"_WEFT_COMPLETE": "bash_complete", "COMP_WORDS": words, "COMP_CWORD": last}
     )
     assert completed.stdout.split() == [f"plain,{name}" for name in names]
+
+
+def test_a_name_that_is_no_schedule_completes_as_a_file() -> None:
+    completed = process(
+        env={"_WEFT_COMPLETE": "bash_complete", "COMP_WORDS": "weft draw mine.", "COMP_CWORD": "2"}
+    )
+    assert completed.stdout.split() == ["file,mine."]
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_the_completion_of_a_shell_asks_weft(shell: str) -> None:
+    told = weft("completion", shell).stdout
+    assert f"_WEFT_COMPLETE={shell}_complete" in told
+    assert "weft" in told
+
+
+def test_bash_completes(tmp_path: Path) -> None:
+    program = tmp_path / "weft"
+    program.write_text(f'#!/bin/sh\nexec {sys.executable} -m weft "$@"\n')
+    program.chmod(0o755)
+    ask = (
+        "source <(weft completion bash); COMP_WORDS=(weft draw zb) COMP_CWORD=2;"
+        ' _weft_completion weft; echo "${COMPREPLY[@]}"'
+    )
+    path = f"{tmp_path}:{os.environ['PATH']}"
+    run = subprocess.run(
+        ["bash", "-c", ask],
+        env={**os.environ, "PATH": path},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert run.stdout.split() == ["zb-h1", "zb-h2", "zbv"]

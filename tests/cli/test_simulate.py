@@ -108,7 +108,7 @@ def test_memory_beyond_a_capacity_is_a_warning_here_and_a_broken_rule_there(tmp_
     assert weft_json("simulate", *words)["memory"]["capacity"] == 3
     refused = weft("verify", *words)
     assert refused.exit_code == 1
-    assert "device 0 needs 4 bytes" in refused.stdout
+    assert "device 0 needs memory of 4 " in refused.stdout
 
 
 def test_a_report_for_people() -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.running import weft, weft_json
+from tests.cli.running import refused, weft, weft_json
 from weft.notation import to_text, to_torch_csv
 from weft.schedules import one_f_one_b
 from weft.verify import RULES
@@ -25,7 +25,8 @@ def test_what_was_proved(path: Path) -> None:
     result = weft("verify", str(path))
     assert result.exit_code == 0
     assert result.stdout.startswith("1f1b: 2 devices, 2 microbatches, 8 actions: valid\n")
-    assert all(rule.says in result.stdout for rule in RULES)
+    limited = weft("verify", str(path), "--memory", "9", "--channel-depth", "2").stdout
+    assert all(rule.says in limited for rule in RULES)
     assert "least depth    1" in result.stdout
 
 
@@ -57,7 +58,24 @@ def test_memory_can_be_bounded(path: Path) -> None:
     assert weft("verify", str(path), "--memory", "3").exit_code == 0
     result = weft("verify", str(path), "--memory", "2.5")
     assert result.exit_code == 1
-    assert "device 0 needs 3 bytes" in result.stdout
+    assert "device 0 needs memory of 3 at 0F1 and has 2.5." in result.stdout
+
+
+def test_memory_takes_units(path: Path) -> None:
+    machine = ("--model", "gpt-6.2b", "--device", "a100")
+    tight = weft("verify", "1f1b", "-d", "8", "-n", "24", *machine, "--memory", "20GiB")
+    assert "device 0 needs memory of 21.32 GiB at 0F7 and has 20 GiB." in tight.stdout
+    assert weft("verify", str(path), "--memory", "1KiB").exit_code == 0
+    refused(weft("verify", str(path), "--memory", "-1"), "'-1' is no number of bytes")
+    refused(weft("verify", str(path), "--memory", "20 parsecs"), "GiB")
+
+
+def test_what_has_no_limit_is_not_said_to_be_proved(path: Path) -> None:
+    lines = weft("verify", str(path)).stdout.splitlines()
+    assert "memory         no limit; --memory or --device gives one" in lines
+    assert "channel depth  no limit; --channel-depth gives one" in lines
+    told = weft("verify", str(path), "--memory", "9", "--channel-depth", "2").stdout
+    assert "no limit" not in told
 
 
 def test_torch_tables_are_read(tmp_path: Path) -> None:

@@ -6,8 +6,8 @@ import pytest
 
 from weft.cost import Share
 from weft.draw.bands import devices
-from weft.draw.grid import IDLE, Cell, cells, fit
-from weft.draw.view import WHOLE
+from weft.draw.grid import IDLE, Cell, Grid, cells, fit
+from weft.draw.view import WHOLE, View
 from weft.schedules import REGISTRY, one_f_one_b
 from weft.simulate import simulate
 from weft.timeline import Timeline
@@ -18,11 +18,14 @@ def timeline(name: str = "1f1b", share: Share | None = None) -> Timeline:
     return simulate(program, (share or Share()).cost(program))
 
 
+def grid_of(drawn: Timeline, room: int, widest: int) -> Grid:
+    (grid,) = fit(drawn, WHOLE.panels(drawn), room=room, widest=widest)
+    return grid
+
+
 def widths(drawn: Timeline, room: int, widest: int) -> list[set[int]]:
     """The widths of the first device's cells of equal length, shortest first."""
-    row = fit(drawn, WHOLE.shown(drawn), room=room, widest=widest).rows(
-        drawn, devices(drawn.program)
-    )[0]
+    row = grid_of(drawn, room, widest).rows(drawn, devices(drawn.program))[0]
     first = drawn.program.first_of_slot
     found: dict[float, set[int]] = {}
     for cell in cells(row):
@@ -52,13 +55,13 @@ def test_lengths_without_a_common_measure_are_rounded() -> None:
 @pytest.mark.parametrize("name", [schedule.name for schedule in REGISTRY])
 @pytest.mark.parametrize("room", [8, 37, 200])
 def test_a_grid_keeps_to_its_room(name: str, room: int) -> None:
-    grid = fit(timeline(name), WHOLE.shown(timeline(name)), room=room, widest=5)
+    grid = grid_of(timeline(name), room, 5)
     assert 1 <= grid.columns <= room
 
 
 def test_columns_add_up_to_the_work_of_each_device() -> None:
     drawn = timeline("zbv")
-    grid = fit(drawn, WHOLE.shown(drawn), room=200, widest=9)
+    grid = grid_of(drawn, 200, 9)
     for device, row in enumerate(grid.rows(drawn, devices(drawn.program))):
         busy = sum(cell.width for cell in cells(row) if cell.slot != IDLE)
         assert busy / grid.per_second == pytest.approx(drawn.device_work[device])
@@ -66,8 +69,17 @@ def test_columns_add_up_to_the_work_of_each_device() -> None:
 
 def test_a_row_is_read_as_cells() -> None:
     drawn = simulate(one_f_one_b(devices=2, microbatches=1))
-    grid = fit(drawn, WHOLE.shown(drawn), room=6, widest=9)
+    grid = grid_of(drawn, 6, 9)
     assert [cells(row) for row in grid.rows(drawn, devices(drawn.program))] == [
         [Cell(0, 1), Cell(IDLE, 3), Cell(1, 2)],
         [Cell(IDLE, 1), Cell(2, 1), Cell(3, 2), Cell(IDLE, 2)],
     ]
+
+
+def test_panels_share_a_scale() -> None:
+    drawn = timeline()
+    view = View(phases=3)
+    grids = fit(drawn, view.panels(drawn), room=60, widest=9)
+    assert len(grids) == 3
+    assert len({grid.per_second for grid in grids}) == 1
+    assert max(grid.columns for grid in grids) <= 60

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 from xml.etree import ElementTree
 
 import pytest
@@ -12,10 +13,11 @@ from weft.draw.bands import streams
 from weft.draw.look import DARK, LIGHT
 from weft.draw.marks import Mark
 from weft.draw.palette import SAFE, SEEDS, shade
+from weft.draw.png import BOLD
 from weft.draw.size import Size
 from weft.draw.svg.boxes import boxes
 from weft.draw.svg.elements import width_of
-from weft.draw.svg.frame import Wanted, frame
+from weft.draw.svg.frame import Wanted, frames
 from weft.draw.view import WHOLE
 from weft.errors import InputError
 from weft.ir.kinds import Kind
@@ -66,7 +68,7 @@ def test_every_action_has_its_box_and_label() -> None:
 
 def test_a_box_starts_and_ends_with_its_action() -> None:
     drawn = timeline("1f1b", 2, 2)
-    paper = frame(drawn, WHOLE, Look(), 1000, Wanted(0, 0))
+    (paper,) = frames(drawn, WHOLE, Look(), 1000, Wanted(0, 0))
     first, *_, last = boxes(drawn, WHOLE, paper, paper.rows[0])
     assert first.mark == Mark(Kind.F, 0)
     assert first.x == paper.x(0) == paper.left
@@ -107,7 +109,7 @@ def test_versions_stand_below_the_line() -> None:
 
 def test_two_actions_in_one_slot_stand_above_each_other() -> None:
     drawn = simulate(dualpipe(devices=4, microbatches=8))
-    paper = frame(drawn, WHOLE, Look(), 1000, Wanted(0, 0))
+    (paper,) = frames(drawn, WHOLE, Look(), 1000, Wanted(0, 0))
     row = paper.rows[0]
     marked = boxes(drawn, WHOLE, paper, row)
     upper, lower = (box for box in marked if box.height < row.height and box.x == marked[7].x)
@@ -253,3 +255,19 @@ def test_text_in_a_png_needs_no_font_of_the_system() -> None:
     svg = to_svg(timeline("zbv"))
     without = resvg.svg_to_bytes(svg_string=svg, dpi=96, skip_system_fonts=True)
     assert len(to_png(svg)) > 1.2 * len(without)
+
+
+def test_phases_stand_below_each_other_on_one_scale() -> None:
+    drawn = timeline("1f1b")
+    panels = frames(drawn, View(phases=0), Look(), 1000, Wanted(40, 20))
+    assert [panel.panel.name.split()[0] for panel in panels] == ["warm-up", "steady", "cool-down"]
+    assert all(one.bottom < other.top for one, other in pairwise(panels))
+    assert len({round(panel.per_second, 6) for panel in panels}) == 1
+    assert "steady of device 0" in to_svg(drawn, view=View(phases=0))
+
+
+def test_a_png_has_a_title_as_heavy_as_that_of_its_svg() -> None:
+    svg = to_svg(timeline("1f1b"))
+    assert svg.count(BOLD) == 1
+    light = to_png(svg.replace(BOLD, ""))
+    assert to_png(svg) != light

@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from weft.cost import DEVICES, MODELS, Provenance, derive
-from weft.draw.units import BYTES, NONE, SECONDS, fitting, is_physical, memory_unit, time_unit
+from weft.cost.units import BYTES, NONE, SECONDS, fitting
+from weft.draw.units import is_physical, memory_unit, time_unit
 from weft.schedules import one_f_one_b
 from weft.simulate import simulate
 

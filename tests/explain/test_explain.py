@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from weft.cost import Cost, Share
@@ -12,6 +14,7 @@ from weft.explain.holding import holdings
 from weft.explain.options import helpful, recomputed
 from weft.explain.path import path
 from weft.ir.kinds import Kind
+from weft.ir.program import Program
 from weft.lower import experts, recompute
 from weft.schedules import REGISTRY, Shape, kimi_k2, one_f_one_b, pipedream, zbv
 from weft.simulate import simulate
@@ -166,8 +169,6 @@ def test_wires_and_uneven_stages_are_changed_where_there_are_any() -> None:
     assert slow["values that arrive at once"] == 33
     program = TIMELINE.program
     cost = Share().cost(program)
-    from dataclasses import replace
-
     heavy = replace(cost, times=replace(cost.times, forward=(1.0, 1.0, 1.0, 3.0)))
     uneven = {change.words: change.seconds for change in changes(simulate(program, heavy))}
     assert uneven["equal work on all stages"] < simulate(program, heavy).makespan
@@ -195,6 +196,56 @@ def test_every_schedule_is_explained(name: str) -> None:
 
 def test_a_wait_names_what_it_waits_for() -> None:
     assert "6 order (B0 needs B0 of device 1)" in text(TIMELINE)
+
+
+def test_every_cause_has_a_meaning() -> None:
+    assert all(cause.meaning for cause in Cause)
+
+
+def test_a_pair_waits_as_one() -> None:
+    program = kimi_k2(devices=4, microbatches=8, stages_per_device=2)
+    assert "1.5 value (F7|I0' needs I0' of device 1)" in text(simulate(program))
+
+
+def test_the_hosts_time_is_told_and_what_it_would_be_without() -> None:
+    cost = replace(Share().cost(TIMELINE.program), overhead=0.1)
+    words = text(simulate(TIMELINE.program, cost))
+    assert "the device's host works between two actions" in words
+    assert "a host that takes no time 33 " in words
+
+
+def test_whole_backwards_are_shortened_where_they_have_a_time_of_their_own() -> None:
+    cost = Share().cost(TIMELINE.program)
+    whole = replace(cost, times=replace(cost.times, backward=(2.0,) * 4))
+    found = {one.words: one.seconds for one in changes(simulate(TIMELINE.program, whole))}
+    assert found["every backward 10% shorter"] == pytest.approx(33 - 2.2)
+    assert "every input gradient 10% shorter" not in found
+
+
+def test_unit_costs_say_what_they_do_not_count() -> None:
+    assert "an input kept to recompute it nothing" in text(TIMELINE)
+    cost = Share().cost(TIMELINE.program)
+    real = replace(cost, memory=replace(cost.memory, inputs=(0.5,) * 4, saved=(3.0,) * 4))
+    assert "recompute it nothing" not in text(simulate(TIMELINE.program, real))
+
+
+def test_without_sizes_nothing_is_said_of_memory() -> None:
+    cost = Share().cost(TIMELINE.program)
+    zeros = (0.0,) * 4
+    empty = replace(cost, memory=replace(cost.memory, weights=zeros, saved=zeros))
+    assert "holds most" not in text(simulate(TIMELINE.program, empty))
+
+
+def test_what_mixes_versions_is_no_option_for_what_does_not() -> None:
+    timeline = of("pipedream")
+    options = [tried(candidate, _timed) for candidate in candidates(pipedream, SHAPE)]
+    found = helpful(timeline, [option for option in options if option])
+    assert "naive-async" in {option.name for option in options if option}
+    assert "naive-async" not in {option.name for option in found.values()}
+
+
+def _timed(program: Program) -> Timeline:
+    return simulate(program.unrolled() if program.period else program)
 
 
 def test_what_never_waits_says_so() -> None:

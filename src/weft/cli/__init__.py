@@ -12,13 +12,14 @@ COMMANDS = {
     "train": "A schedule trains a small GPT in real processes.",
     "profile": "Measure what that costs here, for predictions.",
     "list": "Schedules, models and devices, or all about one.",
-    "draw": "A schedule as a timeline, in the terminal or as SVG or PNG.",
+    "draw": "A schedule as a timeline: terminal, SVG, PNG or page.",
     "compare": "All schedules at one shape, ranked.",
     "explain": "Where its time and memory go, and what would help.",
     "serve": "The page live in a browser, on this machine.",
     "simulate": "Time, bubbles and memory of one schedule.",
     "verify": "Prove a program, or list every rule that it breaks.",
     "export": "A program or its timeline as text, JSON, CSV or a trace.",
+    "completion": "What bash, zsh or fish need to complete all this.",
 }
 
 main = click.version_option(__version__, message="weft %(version)s")(Group(COMMANDS))

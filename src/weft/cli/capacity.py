@@ -9,7 +9,7 @@ import math
 
 import click
 
-from weft.draw.units import BYTES, fitting
+from weft.cost.units import BYTES, fitting
 from weft.timeline import Timeline
 
 TOLD = 3  # devices

@@ -13,7 +13,8 @@ import click
 from weft.cli.capacity import is_fitting
 from weft.cli.figures import figures
 from weft.cli.help import Sectioned
-from weft.cli.options import Prices, Sizes, as_json, priced, schedule_names, sized
+from weft.cli.names import schedule_names
+from weft.cli.options import Prices, Sizes, as_json, priced, sized
 from weft.cli.output import facts, show, show_json, table
 from weft.cli.progress import with_progress
 from weft.cli.requests import (
@@ -25,8 +26,9 @@ from weft.cli.requests import (
     speed_of,
 )
 from weft.cli.stacked import Stacked, check_name, write_stacked
+from weft.cost.units import BYTES, NONE, SECONDS, Unit, fitting
 from weft.draw.caption import number, percent
-from weft.draw.units import BYTES, NONE, SECONDS, Unit, fitting, is_physical
+from weft.draw.units import is_physical
 from weft.errors import InputError, ProgramError
 from weft.ir.program import Program
 from weft.ir.versions import resident_versions, staleness
@@ -49,7 +51,13 @@ def command(
     """Compare all schedules and their variants at one shape, or those NAMEd.
 
     \b
-      $ weft compare -d 4 -n 8
+      $ weft compare 1f1b zbv -d 4 -n 8
+         schedule  K  time   wall   span  peak  copies  messages  depth
+      1  zbv       2  25.5   5.9%   0.0%     4       1        96      1
+      2  1f1b      1    33  27.3%  27.3%     4       1        48      1
+
+    \b
+      $ weft compare -d 4 -n 8                             every schedule and variant
       $ weft compare 1f1b zbv dualpipev -d 8 -n 32 --lag 0.1
       $ weft compare -d 8 -n 24 --model gpt-6.2b --device a100
       $ weft compare 1f1b zb-h1 -d 4 -n 8 -o both.html     one above the other, in a browser
@@ -128,10 +136,10 @@ class Refused(NamedTuple):
 def _entries(schedules: Iterable[Schedule], sizes: Sizes) -> Iterator[Entry]:
     """Each schedule and each of its variants, at the sizes that it can take."""
     for schedule in schedules:
-        least, asked = schedule.stages_per_device[0], sizes.stages_per_device
+        least, loops = schedule.stages_per_device[0], schedule.stages_for(sizes.stages_per_device)
         own = replace(
             sizes,
-            stages_per_device=least if sizes.graph else schedule.stages_for(asked),
+            stages_per_device=least if sizes.graph else loops,
             pipes=sizes.pipes if schedule.takes_pipes else 1,
         )
         for variant in (sizes.variant,) if sizes.variant else ("", *schedule.variants):

@@ -43,7 +43,7 @@ def configured(*bundles: type) -> Decorator:
     def decorate(command: Command) -> Command:
         return click.option(
             "--config",
-            type=Path,
+            type=click.Path(path_type=Path),
             is_eager=True,
             expose_value=False,
             callback=read,

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import click
 
-from weft.cli.capacity import warn_of_memory
+from weft.cli.asked import Asked, asked
 from weft.cli.help import Sectioned
 from weft.cli.looks import Looks, looking
-from weft.cli.options import Passes, Prices, Sizes, count, named, passed, priced, sized
+from weft.cli.options import count
 from weft.cli.output import has_colour, screen, show_picture
-from weft.cli.passes import in_streams, timed
 from weft.cli.pictures import look_of, view_of, write_picture
-from weft.cli.requests import pricing_of, program_of
 from weft.draw import View, coloured, plain
 from weft.draw.bands import devices, streams
 from weft.errors import InputError
@@ -20,10 +18,7 @@ from weft.timeline import Timeline
 
 
 @click.command("draw", cls=Sectioned)
-@named
-@sized
-@passed
-@priced
+@asked
 @count(
     "--width",
     metavar="COLUMNS",
@@ -40,10 +35,7 @@ from weft.timeline import Timeline
 @click.option("--text", "is_text", is_flag=True, help="A line of actions for each device, to diff.")
 @looking
 def command(
-    name: str,
-    sizes: Sizes,
-    passes: Passes,
-    prices: Prices,
+    asked: Asked,
     width: int | None,
     is_coloured: bool | None,
     has_streams: bool,
@@ -82,6 +74,7 @@ def command(
     \b
       $ weft draw zb-h1 -d 8 -n 16 --model gpt-6.2b --device a100
       $ weft draw kimi-k2 -d 4 -k 2 -n 8 --streams
+      $ weft draw kimi-k2 -d 4 -k 2 -n 8 --streams --phases 3
 
     With --streams pairs are cut into attention, dispatch, experts and combine (A D E C, lower
     case on the way back), what is saved is offloaded (O) and loaded back (L), and P is a send.
@@ -92,13 +85,8 @@ def command(
     look = look_of(looks)
     if is_text and looks != Looks():
         raise InputError("--text is the whole program, as it is numbered; leave out the picture")
-    program, pricing = program_of(name, sizes), pricing_of(prices)
-    if has_streams:
-        timeline, bands_of = in_streams(program, pricing, passes), streams
-    else:
-        timeline, bands_of = timed(program, pricing, passes)[0], devices
-    warn_of_memory(timeline)
-    view = view_of(looks, bands_of)
+    timeline = asked.in_streams() if has_streams else asked.proved()[0]
+    view = view_of(looks, streams if has_streams else devices)
     if looks.output:
         write_picture(looks.output, timeline, view, look)
     elif is_text:

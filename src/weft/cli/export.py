@@ -7,8 +7,10 @@ from pathlib import Path
 
 import click
 
-from weft.cli.files import write
+from weft.cli.files import check_folder, write
+from weft.cli.help import Sectioned
 from weft.cli.options import Prices, Sizes, named, priced, sized
+from weft.cli.progress import working
 from weft.cli.requests import cost_of, pricing_of, program_of, proved
 from weft.draw import to_perfetto
 from weft.ir.kinds import Kind
@@ -28,7 +30,7 @@ TIMELINES: dict[str, Callable[[Timeline], str]] = {
 }
 
 
-@click.command("export")
+@click.command("export", cls=Sectioned)
 @named
 @sized
 @priced
@@ -38,9 +40,15 @@ TIMELINES: dict[str, Callable[[Timeline], str]] = {
     type=click.Choice([*PROGRAMS, *TIMELINES]),
     default="text",
     show_default=True,
+    help="What it is written as.",
 )
 @click.option("--lower", "is_lowered", is_flag=True, help="With sends, receives and updates.")
-@click.option("-o", "--output", type=Path, metavar="FILE", help="All of it to a file, or nothing.")
+@click.option(
+    *("-o", "--output"),
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="To a file, all of it or nothing.",
+)
 def command(
     name: str, sizes: Sizes, prices: Prices, form: str, is_lowered: bool, output: Path | None
 ) -> None:
@@ -56,17 +64,25 @@ def command(
       device 0: 0F0 0F1 0B0 0B1
       device 1: 1F0 1B0 1F1 1B1
 
+    \b
+      $ weft export zbv -d 4 -n 8 --format torch-csv --lower -o zbv.csv
+      $ weft export wpipe -d 4 -n 4 --format perfetto -o wpipe.json
+
     text and json read back to the same program. torch-csv is what the runtime of
     torch.distributed.pipelining loads: as compute_only, or with --lower as compute_comms.
     timeline-json adds the costs and when each action starts and ends; perfetto is a trace of
     that for ui.perfetto.dev, with a track for each stream, messages and memory.
     """
-    program = program_of(name, sizes)
-    cost = cost_of(program, pricing_of(prices))
-    if is_lowered:
-        program = _lowered(program)
-    timeline, _ = proved(program, cost)
-    text = PROGRAMS[form](program) if form in PROGRAMS else TIMELINES[form](timeline)
+    pricing = pricing_of(prices)
+    if output is not None:
+        check_folder(output)
+    with working("proving and writing"):
+        program = program_of(name, sizes)
+        cost = cost_of(program, pricing)
+        if is_lowered:
+            program = _lowered(program)
+        timeline, _ = proved(program, cost)
+        text = PROGRAMS[form](program) if form in PROGRAMS else TIMELINES[form](timeline)
     if output is None:
         print(text, end="")
     else:

@@ -12,8 +12,9 @@ from rich.console import RenderableType
 from weft.cli.machines import Speed
 from weft.cli.output import facts, table
 from weft.cost import Provenance
+from weft.cost.units import SECONDS, fitting
 from weft.draw.caption import number, percent, title
-from weft.draw.units import SECONDS, fitting, is_physical, memory_unit, time_unit
+from weft.draw.units import is_physical, memory_unit, time_unit
 from weft.ir.kinds import Kind
 from weft.ir.versions import resident_versions, staleness
 from weft.notation import token
@@ -147,8 +148,7 @@ def _settled(timeline: Timeline, steady: Steady | None) -> Iterator[Fact]:
     if steady is None:
         return
     program, unit = timeline.program, time_unit(timeline)
-    per_update = "per update" if unit.name else "seconds per update"
-    yield "steady period", unit.amount(steady.period), f"{per_update}, once settled"
+    yield "steady period", unit.amount(steady.period), "per update, once settled"
     yield "steady bubble", percent(steady.bubble), "idle share of all devices, once settled"
     versions = " ".join(map(str, resident_versions(program)))
     yield "versions", versions, "most weight versions kept, for each stage"

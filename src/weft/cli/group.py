@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
+from difflib import get_close_matches
 from importlib import import_module
 from typing import Any, NoReturn
 
@@ -24,6 +25,8 @@ HELP = """Pipeline-parallel schedules as programs: proved, timed, drawn, trained
   weft simulate zbv -d 8 -n 32 --json    figures for a script
   weft simulate 1f1b -d 8 -n 24 --model gpt-6.2b --device a100
                                          seconds and bytes of a model on a device
+
+Every command has examples in its --help.
 
 Exit status: 0 done, 1 a program breaks a rule, 2 the input makes no sense.
 """
@@ -51,6 +54,15 @@ class Group(click.Group):
         command = import_module(f"weft.cli.{cmd_name}").command
         assert isinstance(command, click.Command)
         return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """As click does, with the nearest command where there is none of that name."""
+        near = get_close_matches(args[0], self._summaries, n=1)
+        if args[0] not in self._summaries and near:
+            raise click.UsageError(f"No such command {args[0]!r}; did you mean {near[0]}?", ctx)
+        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """As click does, without loading the commands."""

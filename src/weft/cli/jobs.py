@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from weft.cli.config import to_toml
-from weft.cli.options import Decorator, Sizes, count, schedule_names
+from weft.cli.help import names_of
+from weft.cli.names import program_names, variant_names
+from weft.cli.options import Decorator, Sizes, count
 from weft.cli.requests import is_file, program_of, shape_of
 from weft.errors import InputError
 from weft.ir.program import Program
@@ -56,13 +58,17 @@ CHOICE = (
         default="1f1b",
         show_default=True,
         metavar="NAME",
-        shell_complete=schedule_names,
+        shell_complete=program_names,
         help="A schedule, or the file of a program.",
     ),
-    count("-d", "--devices", metavar="D", help="A process for each.  [default: 4]"),
-    count("-n", "--microbatches", metavar="N", help="Of a step.  [default: 2 D]"),
-    count("-k", "--stages-per-device", metavar="K", help="[default: the least that NAME takes]"),
-    click.option("--variant", default="", help="A variant of NAME."),
+    count("-d", "--devices", metavar="D", help="Devices, a process for each.  [default: 4]"),
+    count("-n", "--microbatches", metavar="N", help="Microbatches of a step.  [default: 2 D]"),
+    count(
+        *("-k", "--stages-per-device"),
+        metavar="K",
+        help="Stages on each device.  [default: the least that NAME takes]",
+    ),
+    click.option("--variant", default="", shell_complete=variant_names, help="A variant of NAME."),
     count("--pipes", metavar="f", default=1, help="Pipes in each direction, for chimera."),
 )
 
@@ -102,7 +108,7 @@ JOB = (
     _whole("--context", 64, "Tokens of a sequence; of a text, characters."),
     click.option(
         "--data",
-        type=Path,
+        type=click.Path(path_type=Path),
         metavar="FILE",
         help="A text, or tokens in .bin or .npy.  [default: Weft's own text]",
     ),
@@ -117,6 +123,14 @@ JOB = (
         help="Tokens there may be.  [default: the largest in the file + 1]",
     ),
 )
+
+
+SECTIONS = {
+    "The program": names_of(Choice),
+    "The training": ("steps", "seed", "microbatch_size", "learning_rate", "dropout"),
+    "The model": ("layers", "hidden", "heads", "context"),
+    "The data": ("data", "token_type", "vocabulary"),
+}
 
 
 def need_torch(command: str) -> None:

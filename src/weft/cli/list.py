@@ -7,7 +7,9 @@ from difflib import get_close_matches
 import click
 from click.shell_completion import CompletionItem
 
-from weft.cli.options import as_json, device_names, model_names, schedule_names
+from weft.cli.help import Sectioned
+from weft.cli.names import device_names, model_names, schedule_names
+from weft.cli.options import as_json
 from weft.cli.output import facts, show, show_json, table
 from weft.cli.shelves import SHELVES
 from weft.errors import InputError, UnknownSchedule
@@ -27,7 +29,7 @@ def _names(context: click.Context, parameter: click.Parameter, word: str) -> lis
     return complete(context, parameter, word) if complete else []
 
 
-@click.command("list")
+@click.command("list", cls=Sectioned)
 @click.argument("kind", required=False, metavar="[KIND]", shell_complete=_kinds)
 @click.argument("name", required=False, shell_complete=_names)
 @as_json
@@ -35,8 +37,13 @@ def command(kind: str | None, name: str | None, is_json: bool) -> None:
     """List every schedule, or of the KIND schedules, models or devices; or all about NAME.
 
     \b
+      $ weft list zb-h1
+      zb-h1: 1F1B with I and W apart: a third of the bubble at the same peak
+      stages  1 on each device
+      try     weft draw zb-h1 -d 4 -n 8
+
+    \b
       $ weft list
-      $ weft list zbv
       $ weft list models
       $ weft list devices h200
 

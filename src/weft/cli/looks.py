@@ -24,6 +24,7 @@ class Looks:
     has_memory: bool = False
     only: tuple[int, ...] | None = None
     window: tuple[float, float] | None = None
+    phases: int | None = None
     count_from: int = 0
 
 
@@ -73,6 +74,12 @@ LOOKS = (
         callback=_window,
         metavar="FROM:TO",
         help="This stretch of time, in seconds or units of cost.  [default: all]",
+    ),
+    count(
+        "--phases",
+        metavar="D",
+        least=0,
+        help="Warm-up, steady state and cool-down of this device, three microbatches of each.",
     ),
     count(
         "--count-from",

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
 from functools import wraps
 from typing import Any, TypeAlias, TypeVar
 
 import click
-from click.shell_completion import CompletionItem
+
+from weft.cli.names import device_names, model_names, program_names, variant_names
 
 Command: TypeAlias = Callable[..., None]
 Decorator: TypeAlias = Callable[[Command], Command]
@@ -92,6 +94,23 @@ def amount(name: str, *, help: str, metavar: str = "SECONDS") -> Decorator:
     return click.option(name, type=float, callback=checked, metavar=metavar, help=help)
 
 
+def size(name: str, *, help: str) -> Decorator:
+    """An option that takes a number from 0 up, of bytes or with a unit: 80GiB."""
+
+    def checked(context: click.Context, parameter: click.Parameter, value: Any) -> Any:
+        found = None if value is None else _SIZE.fullmatch(value)
+        if value is not None and (found is None or float(found[1]) > MOST_SECONDS):
+            units = ", ".join(_BYTES)
+            raise click.BadParameter(f"{value[:40]!r} is no number of bytes, {units} from 0 up.")
+        return float(found[1]) * _BYTES.get(found[2], 1.0) if found else None
+
+    return click.option(name, callback=checked, metavar="BYTES", help=help)
+
+
+_BYTES = {"KiB": 2.0**10, "MiB": 2.0**20, "GiB": 2.0**30, "KB": 1e3, "MB": 1e6, "GB": 1e9}
+_SIZE = re.compile(rf"(\d+(?:\.\d*)?(?:e\+?\d+)?) ?({'|'.join(_BYTES)})?")
+
+
 def listed(name: str, *, of: type[Number], metavar: str, help: str, example: str) -> Decorator:
     """An option that takes numbers from 0 up, with commas between them."""
 
@@ -109,41 +128,6 @@ def listed(name: str, *, of: type[Number], metavar: str, help: str, example: str
     return click.option(name, callback=checked, metavar=metavar, help=help)
 
 
-def schedule_names(
-    context: click.Context, parameter: click.Parameter, incomplete: str
-) -> list[CompletionItem]:
-    """Completions for the shell."""
-    from weft.schedules import REGISTRY
-
-    return _completions({one.name: one.summary for one in REGISTRY}, incomplete)
-
-
-def model_names(
-    context: click.Context, parameter: click.Parameter, incomplete: str
-) -> list[CompletionItem]:
-    """Completions for the shell."""
-    from weft.cost import MODELS
-
-    return _completions({name: model.source for name, model in MODELS.items()}, incomplete)
-
-
-def device_names(
-    context: click.Context, parameter: click.Parameter, incomplete: str
-) -> list[CompletionItem]:
-    """Completions for the shell."""
-    from weft.cost import DEVICES
-
-    return _completions({name: device.source for name, device in DEVICES.items()}, incomplete)
-
-
-def _completions(summaries: Mapping[str, str], incomplete: str) -> list[CompletionItem]:
-    return [
-        CompletionItem(name, help=summary)
-        for name, summary in summaries.items()
-        if name.startswith(incomplete)
-    ]
-
-
 SIZES = (
     count("-d", "--devices", metavar="D", help="Devices.  [default: 4]"),
     count(
@@ -156,8 +140,18 @@ SIZES = (
         metavar="K",
         help="Stages on each device, for each pipe.  [default: the least that NAME takes]",
     ),
-    click.option("--variant", default="", help="A variant of NAME; `weft list NAME` has them."),
-    count("--pipes", metavar="f", default=1, help="Pipes in each direction, for chimera."),
+    click.option(
+        "--variant",
+        default="",
+        shell_complete=variant_names,
+        help="A variant of NAME; `weft list NAME` has them.",
+    ),
+    count(
+        "--pipes",
+        metavar="f",
+        default=1,
+        help="Pipes in each direction, for chimera.  [default: 1]",
+    ),
     count("--updates", metavar="T", help="Steps of a run that does not flush.  [default: 4]"),
     count("--round", metavar="R", help="Microbatches of a round, for wpipe.  [default: D]"),
     click.option(
@@ -252,7 +246,7 @@ PASSES = (
 
 def named(command: Command) -> Command:
     """Add NAME: a schedule, or the file of a program."""
-    return click.argument("name", shell_complete=schedule_names)(command)
+    return click.argument("name", shell_complete=program_names)(command)
 
 
 def sized(command: Command) -> Command:

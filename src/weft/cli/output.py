@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from shutil import get_terminal_size
 from typing import Literal
 
-from rich.console import Console, RenderableType
+from rich.console import Console, ConsoleDimensions, RenderableType
+from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
@@ -28,6 +30,8 @@ def screen(*, is_coloured: bool | None = None) -> Screen:
         console = _console(is_coloured, "256")  # which terminals that claim 16 approximate
     if not console.is_terminal:
         console.width = PIPE_WIDTH
+    elif console.is_dumb_terminal:
+        console.size = ConsoleDimensions(*get_terminal_size())  # which rich takes for 80 x 25
     return console
 
 
@@ -49,12 +53,20 @@ def has_colour(console: Console) -> bool:
 def show(*items: RenderableType) -> None:
     """Print lines and tables, one below the other, without blanks at the end of a line."""
     console = screen()
-    if not console.is_terminal:
-        console.width = UNBOUNDED
+    room = console.width if console.is_terminal else UNBOUNDED
     with console.capture() as captured:
         for item in items:
+            console.width = max(room, _needed(console, item))
             console.print(item)
     print("\n".join(line.rstrip() for line in captured.get().splitlines()))
+
+
+def _needed(console: Console, item: RenderableType) -> int:
+    """The width without which a table cuts words or numbers."""
+    if not isinstance(item, Table):
+        return 0
+    unbounded = console.options.update(width=UNBOUNDED)
+    return Measurement.get(console, unbounded, item).minimum
 
 
 def show_picture(console: Console, picture: Text) -> None:
@@ -75,7 +87,9 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
     for index, column in enumerate(columns):
         is_words = any(not _is_number(row[index]) for row in rows)
         justify: Literal["left", "right"] = "left" if is_words else "right"
-        made.add_column(column, justify=justify, no_wrap=index == 0 or not is_words)
+        words = [word for row in rows for word in row[index].split()]
+        longest = max(map(len, words), default=0)  # which no narrow screen shall cut
+        made.add_column(column, justify=justify, no_wrap=not is_words, min_width=longest)
     for row in rows:
         made.add_row(*row)
     return made

@@ -38,7 +38,7 @@ def timed(program: Program, pricing: Pricing, passes: Passes) -> tuple[Timeline,
     return proved(program, cost)
 
 
-def in_streams(program: Program, pricing: Pricing, passes: Passes) -> Timeline:
+def in_streams(program: Program, pricing: Pricing, passes: Passes) -> tuple[Timeline, Report]:
     """The same with every stream in use: pairs cut into parts, all offloaded, and wires."""
     has_pairs = bool(program.actions.joined.any()) and not _is_cut(program)
     passes = replace(
@@ -46,8 +46,8 @@ def in_streams(program: Program, pricing: Pricing, passes: Passes) -> Timeline:
         experts=passes.experts or (1 if has_pairs else None),
         offload=passes.offload or ALL,
     )
-    timeline, _ = timed(program, pricing, passes)
-    return simulate(wires(timeline.program), timeline.cost)
+    timeline, proof = timed(program, pricing, passes)
+    return simulate(wires(timeline.program), timeline.cost), proof
 
 
 def _repeated(program: Program, steps: int) -> Program:

@@ -6,8 +6,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeAlias
 
-from weft.cli.files import write
+from weft.cli.files import check_folder, write
 from weft.cli.looks import Looks
+from weft.cli.progress import working
 from weft.draw import Look, View, Window, plain, to_png, to_svg
 from weft.draw.bands import BandsOf
 from weft.draw.look import LIGHT, THEMES
@@ -27,6 +28,7 @@ def view_of(looks: Looks, bands_of: BandsOf) -> View:
         bands_of=bands_of,
         only=looks.only,
         window=Window(*looks.window) if looks.window else None,
+        phases=looks.phases,
         count_from=looks.count_from,
         palette=PALETTES[looks.palette],
     )
@@ -38,6 +40,8 @@ def look_of(looks: Looks) -> Look:
     if looks.output and suffix not in MAKERS:
         forms = ", ".join(MAKERS)
         raise InputError(f"{looks.output}: a picture's file ends in one of {forms}")
+    if looks.output:
+        check_folder(looks.output)
     given = [("--size", looks.size), ("--theme", looks.theme), ("--memory", looks.has_memory)]
     for flag, value in given:
         if value and suffix not in (".svg", ".png"):
@@ -45,11 +49,14 @@ def look_of(looks: Looks) -> Look:
     parts = [
         ("--only", looks.only),
         ("--window", looks.window),
+        ("--phases", looks.phases is not None),
         ("--count-from", looks.count_from),
     ]
     for flag, part in parts:
         if part and suffix == ".html":
             raise InputError(f"a page shows all of a timeline; leave out {flag}")
+        if part and looks.phases is not None and flag in ("--only", "--window"):
+            raise InputError(f"--phases says what is shown; leave out {flag}")
     return Look(
         size=Size.of(looks.size) if looks.size else FREE,
         theme=THEMES[looks.theme] if looks.theme else LIGHT,
@@ -59,7 +66,9 @@ def look_of(looks: Looks) -> Look:
 
 def write_picture(output: Path, timeline: Timeline, view: View, look: Look) -> None:
     """A picture in the form that the name of its file ends in."""
-    write(output, MAKERS[output.suffix.lower()](timeline, view, look))
+    with working("drawing"):
+        content = MAKERS[output.suffix.lower()](timeline, view, look)
+    write(output, content)
 
 
 def _svg(timeline: Timeline, view: View, look: Look) -> str:

@@ -12,8 +12,9 @@ import click
 from rich.console import RenderableType
 
 from weft.cli.config import configured
-from weft.cli.files import write
-from weft.cli.jobs import CHOICE, JOB, Choice, Job, need_torch, on_ranks, settings_of
+from weft.cli.files import check_folder, write
+from weft.cli.help import Sectioned
+from weft.cli.jobs import CHOICE, JOB, SECTIONS, Choice, Job, need_torch, on_ranks, settings_of
 from weft.cli.options import as_json, bundled
 from weft.cli.output import facts, show, show_json, table
 from weft.cli.progress import bar
@@ -39,11 +40,16 @@ TIMES = {
 SIZES = ("weights", "gradients", "optimizer", "saved", "inputs")
 
 
-@click.command("profile")
+@click.command("profile", cls=Sectioned, sections=SECTIONS)
 @configured(Choice, Job)
 @bundled("choice", Choice, CHOICE)
 @bundled("job", Job, JOB)
-@click.option("--out", type=Path, metavar="FILE", help="The cost file.  [default: cost.json]")
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="The cost file.  [default: cost.json]",
+)
 @click.option("--force", "is_forced", is_flag=True, help="Write over FILE.")
 @as_json
 def command(choice: Choice, job: Job, out: Path | None, is_forced: bool, is_json: bool) -> None:
@@ -85,6 +91,8 @@ def command(choice: Choice, job: Job, out: Path | None, is_forced: bool, is_json
         out = out if is_json else out or OUT
         if out is not None and out.exists() and not is_forced:
             raise InputError(f"{out} exists; name another file, or write over it with --force")
+        if out is not None:
+            check_folder(out)
         cost = _measured(settings, rank)
     if rank:
         return

@@ -1,16 +1,16 @@
-"""Progress: a bar on standard error, where it is a terminal and the wait is long."""
+"""Progress: a bar or a word on standard error, where it is a terminal and the wait is long."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from time import monotonic
+from threading import Timer
 from typing import TypeVar
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
-PATIENCE = 1.0  # seconds before a bar appears
+PATIENCE = 1.0  # seconds before anything appears
 
 Item = TypeVar("Item")
 
@@ -18,28 +18,48 @@ Item = TypeVar("Item")
 def with_progress(items: Sequence[Item]) -> Iterator[Item]:
     """The items, with a bar once they take longer than a second."""
     console = Console(stderr=True)
-    if not console.is_terminal:
+    if not console.is_interactive:
         yield from items
         return
-    began = monotonic()
     progress = Progress(console=console, transient=True)
     task = progress.add_task("", total=len(items))
-    try:
+    with late(progress.start, progress.stop):
         for item in items:
             yield item
             progress.advance(task)
-            if monotonic() - began > PATIENCE:
-                progress.start()
+
+
+@contextmanager
+def working(words: str) -> Iterator[None]:
+    """Words and a sign of life, once what is done takes longer than a second."""
+    console = Console(stderr=True)
+    if not console.is_interactive:
+        yield
+        return
+    status = console.status(words)
+    with late(status.start, status.stop):
+        yield
+
+
+@contextmanager
+def late(start: Callable[[], None], stop: Callable[[], None]) -> Iterator[None]:
+    """Start something once a second has passed, and stop it at the end."""
+    timer = Timer(PATIENCE, start)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
     finally:
-        if progress.live.is_started:
-            progress.stop()
+        timer.cancel()
+        timer.join()
+        stop()
 
 
 @contextmanager
 def bar(words: str, *, is_shown: bool) -> Iterator[Callable[[float, str], None]]:
     """A bar with words beside it; call what it gives with the share that is done, and words."""
     console = Console(stderr=True)
-    if not (is_shown and console.is_terminal):
+    if not (is_shown and console.is_interactive):
         yield lambda share, words: None
         return
     columns = BarColumn(bar_width=20), TextColumn("{task.description}")

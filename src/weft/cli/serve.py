@@ -8,10 +8,11 @@ from ipaddress import ip_address
 
 import click
 
+from weft.cli.help import Sectioned
 from weft.errors import InputError
 
 
-@click.command("serve")
+@click.command("serve", cls=Sectioned)
 @click.option("--port", type=click.IntRange(0, 65535), default=8123, show_default=True, metavar="P",
               help="Where it listens; 0 is any port that is free.")  # fmt: skip
 @click.option("--host", default="127.0.0.1", show_default=True, metavar="ADDRESS",

@@ -4,26 +4,31 @@ from __future__ import annotations
 
 import click
 
-from weft.cli.capacity import warn_of_memory
+from weft.cli.asked import Asked, asked
 from weft.cli.figures import figures, report
 from weft.cli.help import Sectioned
-from weft.cli.options import Passes, Prices, Sizes, as_json, named, passed, priced, sized
+from weft.cli.options import as_json
 from weft.cli.output import show, show_json
-from weft.cli.passes import timed
-from weft.cli.requests import pricing_of, program_of, speed_of, steady_of
+from weft.cli.requests import speed_of
 
 
 @click.command("simulate", cls=Sectioned)
-@named
-@sized
-@passed
-@priced
+@asked
 @as_json
-def command(name: str, sizes: Sizes, passes: Passes, prices: Prices, is_json: bool) -> None:
+def command(asked: Asked, is_json: bool) -> None:
     """Time schedule NAME, or the program in the file NAME.
 
     \b
       $ weft simulate 1f1b -d 4 -n 8
+      time           33     from the first start to the last end
+      bubble, wall   27.3%  idle share of all devices within that time
+      device  work  idle  warm-up  value  exposed  order  cool-down  peak  memory
+           0    24     9        0      3        0      6          0     4       5
+           1    24     9        1      2        0      4          2     3       4
+           2    24     9        2      1        0      2          4     2       3
+           3    24     9        3      0        0      0          6     1       2
+
+    \b
       $ weft simulate zbv -d 8 -n 32 --forward 1 --input-grad 1 --weight-grad 0.5 --json
       $ weft simulate 1f1b -d 8 -n 24 --model gpt-6.2b --device a100
       $ weft simulate 1f1b -d 8 -n 32 --offload all --copy 0.75
@@ -41,11 +46,9 @@ def command(name: str, sizes: Sizes, passes: Passes, prices: Prices, is_json: bo
     device can do, where all of them are derived, and an estimate where some were measured. What
     needs more memory than a device has is timed with a warning; only `weft verify` refuses it.
     """
-    program, pricing = program_of(name, sizes), pricing_of(prices)
-    timeline, proof = timed(program, pricing, passes)
-    steady = steady_of(name, sizes, pricing)
-    speed = speed_of(timeline, pricing, steady)
-    warn_of_memory(timeline)
+    timeline, proof = asked.proved()
+    steady = asked.settled()
+    speed = speed_of(timeline, asked.pricing, steady)
     if is_json:
         show_json(figures(timeline, proof, steady, speed))
     else:

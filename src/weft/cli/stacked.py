@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from weft.cli.files import write
+from weft.cli.files import check_folder, write
 from weft.cli.requests import Pricing, cost_of, unfolded
 from weft.errors import InputError
 from weft.ir.program import Program
@@ -24,9 +24,10 @@ class Stacked(NamedTuple):
 
 
 def check_name(output: Path) -> None:
-    """Refuse a file that is no page."""
+    """Refuse a file that is no page, or cannot be."""
     if output.suffix.lower() != ".html":
         raise InputError(f"{output}: schedules are compared in a page; its name ends in .html")
+    check_folder(output)
 
 
 def write_stacked(output: Path, schedules: Sequence[Stacked], pricing: Pricing) -> None:

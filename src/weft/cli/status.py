@@ -20,6 +20,9 @@ from weft.errors import ProgramError, WeftError
 BROKEN_RULE, BAD_INPUT, INTERRUPTED, BROKEN_PIPE = 1, 2, 130, 141
 
 
+NEAR = 2  # options that may have been meant
+
+
 class OutputClosed(Exception):
     """Nobody reads the output any more."""
 
@@ -54,9 +57,15 @@ def _told(message: str, status: int) -> int:
 
 def _usage(error: click.ClickException) -> str:
     """Click's message, and where to read more."""
-    message = error.format_message().rstrip(".")
+    message = " ".join(error.format_message().rstrip(".").split())
+    if isinstance(error, click.NoSuchOption):
+        near = " or ".join((error.possibilities or ())[:NEAR])
+        message = f"No such option {error.option_name}" + (
+            f"; did you mean {near}?" if near else ""
+        )
     context = getattr(error, "ctx", None)
-    return f"{message}. Try '{context.command_path} --help'." if context else f"{message}."
+    end = "" if message.endswith("?") else "."
+    return f"{message}{end}" + (f" Try '{context.command_path} --help'." if context else "")
 
 
 def _reason(error: OSError) -> str:

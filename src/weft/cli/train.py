@@ -12,9 +12,11 @@ import click
 from rich.console import RenderableType
 
 from weft.cli.config import configured
+from weft.cli.help import Sectioned
 from weft.cli.jobs import (
     CHOICE,
     JOB,
+    SECTIONS,
     Choice,
     Job,
     as_config,
@@ -37,7 +39,7 @@ RUNS = Path("runs")
 MEBIBYTE = 2**20
 
 
-@click.command("train")
+@click.command("train", cls=Sectioned, sections=SECTIONS)
 @configured(Choice, Job)
 @bundled("choice", Choice, CHOICE)
 @bundled("job", Job, JOB)
@@ -49,11 +51,16 @@ MEBIBYTE = 2**20
 )
 @click.option(
     "--cost",
-    type=Path,
+    type=click.Path(path_type=Path),
     metavar="FILE",
     help="What `weft profile` measured, to predict with.  [default: measure it briefly]",
 )
-@click.option("--out", type=Path, metavar="FOLDER", help="The run folder.  [default: runs/NAME]")
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path),
+    metavar="FOLDER",
+    help="The run folder.  [default: runs/NAME]",
+)
 @as_json
 def command(
     choice: Choice,
@@ -66,7 +73,13 @@ def command(
     """Train a small GPT on a text or on tokens, with a real process for each device.
 
     \b
-      $ weft train
+      $ weft train --schedule zbv -d 2 -n 4
+      zbv: 2 devices, 4 microbatches, 4 stages
+      loss         4.013 at step 1, 2.381 at step 50
+      ...
+      Written to runs/zbv; open its page.html in a browser.
+
+    \b
       $ weft train --schedule zbv -d 2 -n 4 --steps 20 --dropout 0.1 --data my.txt
       $ weft train --data tokens.bin --vocabulary 50257 --context 128
       $ weft train --config run.toml --steps 20

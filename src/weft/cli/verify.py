@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from dataclasses import replace
 
 import click
 
 from weft.cli.help import Sectioned
-from weft.cli.options import Prices, Sizes, amount, as_json, count, named, priced, sized
+from weft.cli.options import Prices, Sizes, as_json, count, named, priced, size, sized
 from weft.cli.output import facts, show, show_json
+from weft.cli.progress import working
 from weft.cli.requests import cost_of, pricing_of, program_of
 from weft.cli.status import BROKEN_RULE
+from weft.cost import Cost
 from weft.draw.caption import title
 from weft.ir.program import Program
 from weft.verify import RULES, Report, verify
@@ -21,10 +25,9 @@ from weft.verify import RULES, Report, verify
 @sized
 @priced
 @count("--channel-depth", metavar="K", least=0, help="Sends that block must do with this depth.")
-@amount(
+@size(
     "--memory",
-    metavar="BYTES",
-    help="Most that a device may hold; with unit costs in shares of a device.",
+    help="Most that a device may hold, like 80GiB; with unit costs in shares of a device.",
 )
 @as_json
 @click.pass_context
@@ -40,9 +43,17 @@ def command(
     """Prove the program in the file NAME, or of the schedule NAME.
 
     \b
+      $ weft verify 1f1b -d 4 -n 8
+      1f1b: 4 devices, 8 microbatches, 64 actions: valid
+      complete       each action of each microbatch stands exactly once
+      deadlock       no devices wait for each other for ever
+      least depth    1, of channels whose sends block
+
+    \b
       $ weft export 1f1b -d 4 -n 8 -o program.txt
       $ weft verify program.txt --channel-depth 2
       $ weft verify 1f1b -d 8 -n 24 --model gpt-6.2b --device a100
+      $ weft verify 1f1b -d 8 -n 24 --model gpt-6.2b --device a100 --memory 20GiB
 
     Reads text, JSON and torch's CSV. Prints what was proved (exit status 0), or every rule that
     is broken: where, why, and what to do (1). What cannot be read is refused with its line (2).
@@ -50,23 +61,38 @@ def command(
     A device may hold as much as --memory says, or else the capacity in the file of --cost, or
     the memory of --device. Other commands only warn of what does not fit.
     """
-    program = program_of(name, sizes)
-    cost = cost_of(program, pricing_of(prices))
-    if memory is not None:
-        cost = replace(cost, memory=replace(cost.memory, capacity=memory))
-    report = verify(program, channel_depth=channel_depth, cost=cost)
+    pricing = pricing_of(prices)
+    with working("proving"):
+        program = program_of(name, sizes)
+        cost = cost_of(program, pricing)
+        if memory is not None:
+            cost = replace(cost, memory=replace(cost.memory, capacity=memory))
+        report = verify(program, channel_depth=channel_depth, cost=cost)
     if is_json:
         show_json(_described(program, report))
     elif report.is_valid:
-        show(f"{title(program)}, {len(program)} actions: valid", "", facts(_proved(report)))
+        open_rules = _open(cost, channel_depth)
+        heading = f"{title(program)}, {len(program)} actions: valid"
+        show(heading, "", facts(_proved(report, open_rules)))
     else:
         print("\n".join(map(str, report.findings)))
     context.exit(0 if report.is_valid else BROKEN_RULE)
 
 
-def _proved(report: Report) -> list[tuple[str, str]]:
+def _open(cost: Cost, channel_depth: int | None) -> dict[str, str]:
+    """What is not proved for want of a limit, by the name of its rule."""
+    limits = {
+        "channel depth": ("--channel-depth", channel_depth is None),
+        "memory": ("--memory or --device", math.isinf(cost.memory.capacity)),
+    }
+    return {
+        rule: f"no limit; {flag} gives one" for rule, (flag, is_open) in limits.items() if is_open
+    }
+
+
+def _proved(report: Report, open_rules: Mapping[str, str]) -> list[tuple[str, str]]:
     depth = ("least depth", f"{report.channel_depth}, of channels whose sends block")
-    return [*((rule.name, rule.says) for rule in RULES), depth]
+    return [*((rule.name, open_rules.get(rule.name, rule.says)) for rule in RULES), depth]
 
 
 def _described(program: Program, report: Report) -> dict[str, object]:

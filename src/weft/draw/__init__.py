@@ -9,6 +9,7 @@ from weft.draw.perfetto import to_perfetto
 from weft.draw.png import to_png
 from weft.draw.svg import to_svg
 from weft.draw.terminal import coloured, plain
-from weft.draw.view import View, Window
+from weft.draw.view import View
+from weft.draw.window import Window
 
 __all__ = ["Look", "View", "Window", "coloured", "plain", "show", "to_perfetto", "to_png", "to_svg"]

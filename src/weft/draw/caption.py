@@ -27,6 +27,8 @@ def title(program: Program) -> str:
         amounts.append((program.stages, "stage", "stages"))
     if len(program.placement.pipes) > 1:
         amounts.append((len(program.placement.pipes), "pipe", "pipes"))
+    if program.steps > 1:
+        amounts.append((program.steps, "step", "steps"))
     words = [f"{amount} {one if amount == 1 else more}" for amount, one, more in amounts]
     return f"{program.name}: {', '.join(words)}"
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from weft.draw.bands import Band, shown_ends
-from weft.draw.view import Window
+from weft.draw.window import Panel
 from weft.ir.actions import Index
 from weft.ir.earliest import Seconds
 from weft.timeline import Timeline
@@ -61,20 +61,23 @@ def cells(row: Index) -> list[Cell]:
     return [Cell(slot, len(list(columns))) for slot, columns in groupby(row.tolist())]
 
 
-def fit(timeline: Timeline, window: Window, *, room: int, widest: int) -> Grid:
-    """The largest grid within `room` columns that gives an ordinary action at most `widest`.
+def fit(timeline: Timeline, panels: list[Panel], *, room: int, widest: int) -> list[Grid]:
+    """For each panel a grid, all of one scale: the largest within `room` columns.
 
-    Where all times are multiples of a quantum, so are the columns, and equal actions are
-    equally wide.
+    An ordinary action gets at most `widest`. Where all times are multiples of a quantum, so are
+    the columns, and equal actions are equally wide.
     """
     if timeline.makespan <= 0:
-        return Grid(columns=0, per_second=1.0)
-    opening, length = float(timeline.start.min()), window.end - window.start
-    scale = min(room / length, widest / usual_shortest(timeline))
+        return [Grid(columns=0, per_second=1.0) for _ in panels]
+    opening, longest = float(timeline.start.min()), max(panel.window.length for panel in panels)
+    scale = min(room / longest, widest / usual_shortest(timeline))
     quantum = _quantum(np.concatenate([timeline.start, timeline.end]) - opening)
     if scale * quantum >= 1:
         scale = int(scale * quantum + 1e-6) / quantum
-    return Grid(max(1, round(scale * length)), scale, opening + window.start)
+    return [
+        Grid(max(1, round(scale * window.length)), scale, opening + window.start)
+        for _, window in panels
+    ]
 
 
 def usual_shortest(timeline: Timeline) -> float:

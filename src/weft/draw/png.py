@@ -8,6 +8,7 @@ from weft.draw.size import PER_INCH
 from weft.errors import InputError
 
 FAMILY = "Aileron"
+BOLD, OUTLINED = 'font-weight="600"', 'stroke="currentColor" stroke-width="0.5"'
 
 
 def to_png(svg: str, *, zoom: float = 1.0) -> bytes:
@@ -21,7 +22,7 @@ def to_png(svg: str, *, zoom: float = 1.0) -> bytes:
     with as_file(files("weft.draw").joinpath("fonts", "aileron.ttf")) as font:
         return bytes(
             resvg_py.svg_to_bytes(
-                svg_string=svg,
+                svg_string=svg.replace(BOLD, OUTLINED),  # as the font has no bold letters
                 zoom=zoom,
                 dpi=PER_INCH,
                 font_files=[str(font)],

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from textwrap import wrap
+from typing import NamedTuple
 
 from rich.style import Style
 from rich.text import Text
@@ -34,20 +35,20 @@ def plain(timeline: Timeline, *, width: int, view: View = WHOLE) -> str:
     """The timeline in letters, within `width` columns."""
     bands = view.bands(timeline)
     room, longest = _room(bands, width) - 1, _longest_label(timeline.program)
-    grid = fit(timeline, view.shown(timeline), room=room, widest=longest + 1)
-    has_primes = grid.per_second * usual_shortest(timeline) >= longest
+    sheets = _sheets(timeline, view, room=room, widest=longest + 1)
+    has_primes = sheets[0].grid.per_second * usual_shortest(timeline) >= longest
     pen = Letters(
         view.marker(timeline), lambda mark: mark.label if has_primes else mark.short_label
     )
-    return _picture(timeline, bands, grid, pen, width).plain
+    return _picture(timeline, bands, sheets, pen, width).plain
 
 
 def coloured(timeline: Timeline, *, width: int, view: View = WHOLE) -> Text:
     """The timeline in colours, within `width` columns."""
     bands = view.bands(timeline)
     room, longest = _room(bands, width), _longest_label(timeline.program)
-    grid = fit(timeline, view.shown(timeline), room=room, widest=longest + 2)
-    shortest = grid.per_second * usual_shortest(timeline)
+    sheets = _sheets(timeline, view, room=room, widest=longest + 2)
+    shortest = sheets[0].grid.per_second * usual_shortest(timeline)
     if shortest < 1:
         return _in_half_columns(timeline, view, width, samples=1 if shortest >= 0.5 else SAMPLES)
     has_letters = shortest >= longest
@@ -57,15 +58,28 @@ def coloured(timeline: Timeline, *, width: int, view: View = WHOLE) -> Text:
         return (mark.label, *numbers) if has_letters else numbers
 
     pen = Colours(view.marker(timeline), forms, view.palette)
-    return _picture(timeline, bands, grid, pen, width)
+    return _picture(timeline, bands, sheets, pen, width)
 
 
 def _in_half_columns(timeline: Timeline, view: View, width: int, *, samples: int) -> Text:
     bands = view.bands(timeline)
     pen = HalfColumns(view.marker(timeline), view.palette, samples=samples)
     room = pen.per_character * _room(bands, width)
-    grid = fit(timeline, view.shown(timeline), room=room, widest=room)
-    return _picture(timeline, bands, grid, pen, width)
+    sheets = _sheets(timeline, view, room=room, widest=room)
+    return _picture(timeline, bands, sheets, pen, width)
+
+
+class _Sheet(NamedTuple):
+    """A panel in columns; its name only where there are several."""
+
+    name: str
+    grid: Grid
+
+
+def _sheets(timeline: Timeline, view: View, *, room: int, widest: int) -> list[_Sheet]:
+    panels = view.panels(timeline)
+    grids = fit(timeline, panels, room=room, widest=widest)
+    return [_Sheet(panel.name, grid) for panel, grid in zip(panels, grids, strict=True)]
 
 
 def _room(bands: list[Band], width: int) -> int:
@@ -85,17 +99,24 @@ def _longest_label(program: Program) -> int:
     return 1 + len(str(last)) + places - 1 + (len(str(newest)) if newest > 0 else 0)
 
 
-def _picture(timeline: Timeline, bands: list[Band], grid: Grid, pen: Pen, width: int) -> Text:
-    program = timeline.program
-    gutter = " " * _gutter(bands)
+def _picture(
+    timeline: Timeline, bands: list[Band], sheets: list[_Sheet], pen: Pen, width: int
+) -> Text:
     lines = [
-        *(Text(line, "bold") for line in wrap(title(program), width)),
-        *_rows(timeline, bands, grid, pen),
-        Text(gutter + _axis(grid, pen, timeline), DIM),
+        *(Text(line, "bold") for line in wrap(title(timeline.program), width)),
+        *(line for sheet in sheets for line in _sheet(timeline, bands, sheet, pen)),
         *_flowed(map(Text, figures(timeline)), width),
         *_flowed(_legend(timeline, bands, pen), width),
     ]
     return Text("\n").join(lines)
+
+
+def _sheet(timeline: Timeline, bands: list[Band], sheet: _Sheet, pen: Pen) -> Iterator[Text]:
+    """Name, rows and axis."""
+    if sheet.name:
+        yield Text(sheet.name)
+    yield from _rows(timeline, bands, sheet.grid, pen)
+    yield Text(" " * _gutter(bands) + _axis(sheet.grid, pen, timeline), DIM)
 
 
 def _rows(timeline: Timeline, bands: list[Band], grid: Grid, pen: Pen) -> Iterator[Text]:

@@ -3,20 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from weft.draw.bands import Band, BandsOf, devices
 from weft.draw.marks import MarksOf, marker
 from weft.draw.palette import SAFE, Palette
+from weft.draw.phases import phases
+from weft.draw.window import Panel, Window
 from weft.errors import InputError
 from weft.timeline import Timeline
-
-
-class Window(NamedTuple):
-    """From when to when, in seconds since the first start."""
-
-    start: float
-    end: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,26 +19,36 @@ class View:
 
     only        the devices to show; None for all
     window      None for the whole timeline
+    phases      a device of which warm-up, steady state and cool-down are shown, and nothing else
     count_from  the number of the first microbatch: 0, or 1 as in many papers
     """
 
     bands_of: BandsOf = devices
     only: tuple[int, ...] | None = None
     window: Window | None = None
+    phases: int | None = None
     count_from: int = 0
     palette: Palette = SAFE
 
     def bands(self, timeline: Timeline) -> list[Band]:
         """The rows, from top to bottom."""
         bands = self.bands_of(timeline.program)
-        if self.only is None:
+        only = self.only if self.phases is None else (self.phases,)
+        if only is None:
             return bands
         last = timeline.program.devices - 1
-        if unknown := [device for device in self.only if not 0 <= device <= last]:
+        if unknown := [device for device in only if not 0 <= device <= last]:
             raise InputError(f"there is no device {unknown[0]}; they are numbered 0 to {last}")
-        return [band for band in bands if band.device in self.only]
+        return [band for band in bands if band.device in only]
 
-    def shown(self, timeline: Timeline) -> Window:
+    def panels(self, timeline: Timeline) -> list[Panel]:
+        """What stands below each other: the window, or one for each phase."""
+        if self.phases is None:
+            return [Panel("", self._shown(timeline))]
+        found = phases(timeline, self.phases)
+        return [Panel(f"{name} of device {self.phases}", found[name]) for name in found]
+
+    def _shown(self, timeline: Timeline) -> Window:
         """The window, cut to where something happens."""
         whole = Window(0.0, timeline.makespan)
         if self.window is None:

@@ -14,8 +14,9 @@ from weft.explain.costs import Change, changes
 from weft.explain.explanation import Explanation, explain
 from weft.explain.options import Candidate, Option, TimeOf, candidates, larger, tried
 from weft.explain.record import record
+from weft.explain.section import Section
 from weft.explain.stages import Help, helps
-from weft.explain.words import Section, told
+from weft.explain.words import told
 
 __all__ = [
     "Candidate",

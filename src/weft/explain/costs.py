@@ -10,13 +10,15 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 
 from weft.cost import Cost, Link, Network
+from weft.ir.kinds import Kind
 from weft.simulate import simulate
 from weft.timeline import Timeline
 
 OFF = 0.1  # of an action's time, to see what it brings
 UNEVEN = 0.02  # of the mean work of a device: less is called even
-KINDS = {
+WORDS = {
     "forward": "every forward",
+    "backward": "every backward",
     "input_grad": "every input gradient",
     "weight_grad": "every weight gradient",
 }
@@ -32,11 +34,13 @@ class Change(NamedTuple):
 
 
 def changes(timeline: Timeline) -> Iterator[Change]:
-    """Shorter actions, even stages and instant wires, each on its own, where they apply."""
+    """Shorter actions, an idle host, even stages, instant wires: each alone, where it applies."""
     wanted: list[tuple[str, Changed]] = [
-        (f"{words} {OFF:.0%} shorter", lambda cost, name=name: _shorter(cost, name))  # type: ignore[misc]
-        for name, words in KINDS.items()
+        (f"{WORDS[name]} {OFF:.0%} shorter", lambda cost, name=name: _shorter(cost, name))  # type: ignore[misc]
+        for name in _names(timeline)
     ]
+    if timeline.cost.overhead > 0:
+        wanted.append(("a host that takes no time", lambda cost: replace(cost, overhead=0.0)))
     if sum(timeline.exposed_communication) > 0 or _travels(timeline.cost.network):
         wanted.append(("values that arrive at once", _instant))
     if _is_uneven(timeline):
@@ -44,6 +48,16 @@ def changes(timeline: Timeline) -> Iterator[Change]:
     for words, change in wanted:
         cost = change(timeline.cost)
         yield Change(words, simulate(timeline.program, cost).makespan)
+
+
+def _names(timeline: Timeline) -> Iterator[str]:
+    """The times that count: whole backwards have their own where none of them is split."""
+    has_inputs = bool((timeline.program.actions.kind == Kind.I).any())
+    yield "forward"
+    if timeline.cost.times.backward is not None and not has_inputs:
+        yield "backward"
+    else:
+        yield from ("input_grad", "weight_grad")
 
 
 def _shorter(cost: Cost, name: str) -> Cost:
@@ -61,9 +75,11 @@ def _travels(network: Network) -> bool:
 
 
 def _even(cost: Cost) -> Cost:
+    times = {name: getattr(cost.times, name) for name in (*WORDS, "recompute")}
     means = {
-        name: (float(np.mean(getattr(cost.times, name))),) * cost.stages
-        for name in (*KINDS, "recompute")
+        name: (float(np.mean(seconds)),) * cost.stages
+        for name, seconds in times.items()
+        if seconds is not None
     }
     return replace(cost, times=replace(cost.times, **means))
 

@@ -8,6 +8,7 @@ from typing import NamedTuple, TypeAlias
 from weft.errors import InputError, ProgramError
 from weft.ir.kinds import Kind
 from weft.ir.program import Program
+from weft.ir.versions import staleness
 from weft.lower import recompute
 from weft.schedules import REGISTRY, Schedule, Shape
 from weft.simulate import simulate
@@ -28,7 +29,12 @@ class Candidate(NamedTuple):
 
 
 class Option(NamedTuple):
-    """What a candidate comes to; `memory` is the most that a device holds."""
+    """What a candidate comes to.
+
+    memory       the most that a device holds
+    staleness    the most updates that weights in use lag behind
+    is_stashing  whether a backward uses the weights of its forward
+    """
 
     name: str
     variant: str
@@ -38,6 +44,8 @@ class Option(NamedTuple):
     bubble: float
     memory: float
     peak: float
+    staleness: int
+    is_stashing: bool
 
     @property
     def title(self) -> str:
@@ -73,8 +81,8 @@ def _stages(other: Schedule, schedule: Schedule, shape: Shape) -> int:
     """As many stages on a device as the shape has, where the schedule takes them."""
     if shape.graph is not None:
         return other.stages_per_device[0]
-    is_asked = other is schedule or shape.stages_per_device > 1
-    return other.stages_for(shape.stages_per_device if is_asked else None)
+    own = shape.stages_per_device
+    return other.stages_for(own if other is schedule else max(own, other.stages_for()))
 
 
 def tried(candidate: Candidate, time_of: TimeOf) -> Option | None:
@@ -96,7 +104,7 @@ def recomputed(timeline: Timeline) -> Option | None:
         again = simulate(recompute(program), timeline.cost)
     except (InputError, ProgramError):
         return None
-    return _option(again, program.name, "all recomputed")
+    return _option(again, program.name, "all recomputed (--recompute all)")
 
 
 def _option(timeline: Timeline, name: str, variant: str) -> Option:
@@ -110,14 +118,19 @@ def _option(timeline: Timeline, name: str, variant: str) -> Option:
         bubble=timeline.bubble.wall,
         memory=max(timeline.memory.peaks),
         peak=max(timeline.peak_activations),
+        staleness=max(staleness(program)),
+        is_stashing=program.is_stashing,
     )
 
 
 def helpful(timeline: Timeline, options: Iterable[Option]) -> dict[str, Option]:
-    """The best of the options in each respect, where one is better than what there is."""
+    """The best of the options in each respect, where one is better than what there is.
+
+    What mixes versions of the weights is no option for what does not.
+    """
     now = timeline.makespan, max(timeline.memory.peaks)
-    known = list(options)
-    return dict(_best(known, *now))
+    sound = [one for one in options if one.is_stashing or not timeline.program.is_stashing]
+    return dict(_best(sound, *now))
 
 
 def _best(options: list[Option], seconds: float, memory: float) -> Iterator[tuple[str, Option]]:

@@ -27,6 +27,7 @@ def record(explanation: Explanation) -> Record:
         "stages": program.stages,
         "makespan": timeline.makespan,
         "bubble": timeline.bubble._asdict(),
+        **({"steady": explanation.settled._asdict()} if explanation.settled else {}),
         "idle": {cause.value: seconds for cause, seconds in explanation.causes.items()},
         "accounts": [_account(timeline, account) for account in explanation.accounts],
         "critical_path": _path(timeline, explanation.path),

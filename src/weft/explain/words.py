@@ -4,39 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import groupby
-from typing import NamedTuple, TypeVar
+from math import isclose
+from typing import TypeVar
 
 from weft.draw.caption import percent, title
 from weft.draw.legend import WORDS
 from weft.draw.marks import Mark, marker
-from weft.draw.units import Unit, memory_unit, time_unit
+from weft.draw.units import Unit, is_physical, memory_unit, time_unit
 from weft.explain.account import Account
+from weft.explain.advice import advice
 from weft.explain.explanation import Explanation
-from weft.explain.options import Option
 from weft.explain.path import Leg
+from weft.explain.section import Section
 from weft.timeline import Cause, Idle, Timeline
 
 Item = TypeVar("Item")
 
-MEANINGS = {
-    Cause.WARM_UP: "nothing has reached the device yet",
-    Cause.VALUE: "another device has not computed what comes next",
-    Cause.WIRE: "what comes next is computed and on its way",
-    Cause.MEMORY: "something else is ready and would not fit",
-    Cause.ORDER: "something else is ready, but the program runs another first",
-    Cause.COOL_DOWN: "its work is done, the step is not",
-}
 TOLD = 3  # names at the start of a leg, and stretches of a device
 MOST_LEGS = 8
 MOST_DEVICES = 16
-
-
-class Section(NamedTuple):
-    """Sentences, and a table below them where there are rows."""
-
-    lines: tuple[str, ...]
-    columns: tuple[str, ...] = ()
-    rows: tuple[tuple[str, ...], ...] = ()
+SHARES = (
+    "Unit costs: a device's weights count 1, what a microbatch saves there 1, an input kept to"
+    " recompute it nothing."
+)
 
 
 def told(explanation: Explanation) -> Iterator[Section]:
@@ -46,8 +36,9 @@ def told(explanation: Explanation) -> Iterator[Section]:
         yield _devices(explanation)
     if explanation.timeline.makespan > 0:
         yield _path(explanation)
-    yield _memory(explanation)
-    yield _helps(explanation)
+    if any(holding.peak for holding in explanation.holdings):
+        yield _memory(explanation)
+    yield advice(explanation)
 
 
 # time
@@ -66,18 +57,29 @@ def _time(explanation: Explanation) -> Section:
         f" {unit.amount(timeline.makespan)}: of all devices' time {percent(1 - wall)} is work and"
         f" {percent(wall)} is idle.",
     ]
+    if (settled := explanation.settled) is not None:
+        lines.append(
+            f"Once settled, a step takes {unit.amount(settled.period)} and"
+            f" {percent(settled.bubble)} is idle."
+        )
     if not idle:
         return Section((*lines, "No device ever waits."))
-    cause, most = next(iter(explanation.causes.items()))
-    lines.append(
-        f"The biggest cause, {unit.number(most)} of {unit.amount(idle)}, is {cause.value}:"
-        f" {MEANINGS[cause]}."
-    )
+    lines.append(_biggest(explanation.causes, unit))
     rows = tuple(
-        (cause.value, unit.number(seconds), percent(seconds / idle), MEANINGS[cause])
+        (cause.value, unit.number(seconds), percent(seconds / idle), cause.meaning)
         for cause, seconds in explanation.causes.items()
     )
     return Section((*lines, ""), ("idle", *_in("time", unit), "share", "because"), rows)
+
+
+def _biggest(causes: dict[Cause, float], unit: Unit) -> str:
+    """The cause that counts most, or those."""
+    most, idle = max(causes.values()), sum(causes.values())
+    names = [cause.value for cause, seconds in causes.items() if isclose(seconds, most)]
+    share = f"{unit.number(most)} of {unit.amount(idle)}"
+    if len(names) == 1:
+        return f"The biggest cause, {share}, is {names[0]}."
+    return f"The biggest causes, {share} each, are {', '.join(names[:-1])} and {names[-1]}."
 
 
 def _devices(explanation: Explanation) -> Section:
@@ -94,14 +96,20 @@ def _devices(explanation: Explanation) -> Section:
         )
         for account in shown
     )
-    idlest = max(
-        explanation.accounts, key=lambda account: (round(account.idle, 9), -account.device)
-    )
-    line = (
-        f"Device {idlest.device} is idle {unit.number(idlest.idle)} of"
-        f" {unit.amount(timeline.makespan)}{_left_out(explanation.accounts, shown)}."
-    )
+    line = f"{_idlest(explanation)}{_left_out(explanation.accounts, shown)}."
     return Section(("", line), ("device", "work", "idle", "longest waits"), rows)
+
+
+def _idlest(explanation: Explanation) -> str:
+    """Who waits longest, unless all wait equally long."""
+    unit, makespan = time_unit(explanation.timeline), explanation.timeline.makespan
+    idle = [account.idle for account in explanation.accounts]
+    longest = max(idle)
+    whole = f"{unit.number(longest)} of {unit.amount(makespan)}"
+    if all(isclose(seconds, longest) for seconds in idle) and len(idle) > 1:
+        return f"Every device is idle {whole}"
+    device = next(i for i, seconds in enumerate(idle) if isclose(seconds, longest))
+    return f"Device {device} is idle longest, {whole}"
 
 
 def _left_out(everything: Sequence[object], shown: Sequence[object]) -> str:
@@ -125,11 +133,9 @@ def _why(timeline: Timeline, account: Account, unit: Unit) -> str:
 
 def _because(timeline: Timeline, stretch: Idle) -> str:
     """What a stretch waits for."""
-    if stretch.cause is Cause.COOL_DOWN:
-        return "cool-down"
-    if stretch.before is None or stretch.waits_for is None:
-        return f"{stretch.cause.value}"
-    before, awaited = name(timeline, stretch.before), name(timeline, stretch.waits_for)
+    if stretch.cause is Cause.HOST or stretch.before is None or stretch.waits_for is None:
+        return stretch.cause.value
+    before, awaited = _slot(timeline, stretch.before), name(timeline, stretch.waits_for)
     device = int(timeline.program.device_of[stretch.waits_for])
     return f"{stretch.cause.value} ({before} needs {awaited} of device {device})"
 
@@ -147,7 +153,8 @@ def _path(explanation: Explanation) -> Section:
         if seconds > 0
     ]
     if found.waiting > 1e-9 * timeline.makespan:
-        kinds.append(f"on the way between devices {unit.number(found.waiting)}")
+        between = "between actions" if timeline.cost.overhead else "on the way between devices"
+        kinds.append(f"{between} {unit.number(found.waiting)}")
     legs = _ends(found.legs, MOST_LEGS)
     hidden = len(found.legs) - len(legs)
     rows = [
@@ -201,71 +208,15 @@ def _memory(explanation: Explanation) -> Section:
         for holding in _ends(explanation.holdings, MOST_DEVICES)
     )
     columns = ("device", *_in("peak", unit), *(category.value for category in used))
-    return Section(("", line), columns, rows)
+    notes = (SHARES,) if _is_in_shares(timeline) else ()
+    return Section(("", line, *notes), columns, rows)
 
 
-# what would help
-
-
-def _helps(explanation: Explanation) -> Section:
-    """Each with the time and the memory that it comes to."""
-    timeline = explanation.timeline
-    now = timeline.makespan, max(timeline.memory.peaks)
-    rows = [("as it is", *_figures(timeline, *now), "")]
-    respects: dict[Option, list[str]] = {}
-    for respect, option in explanation.better.items():
-        respects.setdefault(option, []).append(respect)
-    for option, best_at in respects.items():
-        figures = _figures(timeline, option.seconds, option.memory)
-        rows.append((f"{option.title}, {_stages(option)}", *figures, ", ".join(best_at)))
-    if explanation.leaner is not None:
-        again = explanation.leaner
-        rows.append((again.variant, *_figures(timeline, again.seconds, again.memory), ""))
-    for change in explanation.changes:
-        rows.append((change.words, *_figures(timeline, change.seconds, now[1]), ""))
-    columns = ("instead", "time", "", "memory", "", "which is")
-    return Section(("", *_verdict(explanation)), columns, tuple(rows))
-
-
-def _verdict(explanation: Explanation) -> Iterator[str]:
-    """The shortest answer to what would help."""
-    timeline = explanation.timeline
-    best = explanation.better.get("fastest without more memory")
-    best = best or explanation.better.get("fastest")
-    if best is not None:
-        saved = 1 - best.seconds / timeline.makespan
-        yield f"What would help, by simulation: {best.title} saves {percent(saved)} of the time."
-    else:
-        yield "What would help, by simulation: no other schedule is faster at this shape."
-    if explanation.larger is not None:
-        larger, unit = explanation.larger, time_unit(timeline)
-        each = timeline.makespan / timeline.program.microbatches
-        yield (
-            f"With {larger.microbatches} microbatches instead of {timeline.program.microbatches},"
-            f" one takes {unit.number(larger.seconds / larger.microbatches)} instead of"
-            f" {unit.amount(each)}: the idle share is then {percent(larger.bubble)}."
-        )
-
-
-def _stages(option: Option) -> str:
-    count = option.stages_per_device
-    return f"{count} stage{'s' if count > 1 else ''} on a device"
-
-
-def _figures(timeline: Timeline, seconds: float, memory: float) -> tuple[str, str, str, str]:
-    """Time and memory, each with its change."""
-    now = timeline.makespan, max(timeline.memory.peaks)
-    return (
-        time_unit(timeline).number(seconds),
-        _difference(seconds, now[0]),
-        memory_unit(timeline).number(memory),
-        _difference(memory, now[1]),
-    )
-
-
-def _difference(value: float, now: float) -> str:
-    share = value / now - 1 if now else 0.0
-    return "" if abs(share) < 5e-4 else f"{100 * share:+.1f}%"
+def _is_in_shares(timeline: Timeline) -> bool:
+    """Whether memory is that of unit costs, which count weights and activations alike."""
+    memory, program = timeline.cost.memory, timeline.program
+    sizes = {*memory.weights, *memory.saved}
+    return not is_physical(timeline) and sizes == {program.devices / program.stages}
 
 
 # small things
@@ -278,6 +229,12 @@ def name(timeline: Timeline, action: int) -> str:
     marks: tuple[Mark, ...] = marker(program)(slot)
     mark = marks[action - int(program.first_of_slot[slot])]
     return mark.name
+
+
+def _slot(timeline: Timeline, action: int) -> str:
+    """All that starts with an action: F7|I0' for a pair."""
+    slot = int(timeline.program.slot_of[action])
+    return "|".join(mark.name for mark in marker(timeline.program)(slot))
 
 
 def _in(heading: str, unit: Unit) -> tuple[str]:

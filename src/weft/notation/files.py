@@ -31,12 +31,13 @@ _NAMES: dict[type[Document], str] = {
 
 
 def read_program(path: Source) -> Program:
-    """The program of a file, told by its content: text, JSON or torch's table."""
+    """The program of a file, told by its content, then by its name: text, JSON, torch's table."""
     text, source = _text(path), str(path)
     start = next((line for line in map(str.strip, text.split("\n")) if line), "")
     if start.startswith("{"):
         return _document(text, source, Program)
-    if start[0] in "0123456789(,":
+    is_table = source.lower().endswith(".csv") and not start.startswith("weft ")
+    if is_table or start[0] in "0123456789(,":
         return from_torch_csv(text, source)
     return from_text(text, source)
 

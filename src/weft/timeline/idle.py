@@ -19,20 +19,36 @@ from weft.timeline.memory import usage
 
 
 class Cause(Enum):
-    """Why a device's compute stream stands still."""
+    """Why a device's compute stream stands still; `meaning` says it in words."""
 
-    WARM_UP = "warm-up"  # nothing has reached the device yet
-    HOST = "host"  # the device's host works between two actions
-    VALUE = "value"  # another device has not computed what comes next
-    WIRE = "wire"  # it is computed and on its way
-    MEMORY = "memory"  # something else is ready and would not fit
-    ORDER = "order"  # something else is ready, but the program runs another first
-    OPTIMIZER = "optimizer"  # the weights that come next are not updated yet
-    COOL_DOWN = "cool-down"  # all its work is done, the step is not
+    WARM_UP = "warm-up"
+    HOST = "host"
+    VALUE = "value"
+    WIRE = "wire"
+    MEMORY = "memory"
+    ORDER = "order"
+    OPTIMIZER = "optimizer"
+    COOL_DOWN = "cool-down"
+
+    @property
+    def meaning(self) -> str:
+        return _MEANINGS[self]
 
 
 CAUSES = tuple(Cause)
 _NUMBER = {cause: number for number, cause in enumerate(CAUSES)}
+
+
+_MEANINGS = {
+    Cause.WARM_UP: "nothing has reached the device yet",
+    Cause.HOST: "the device's host works between two actions",
+    Cause.VALUE: "another device has not computed what comes next",
+    Cause.WIRE: "what comes next is computed and on its way",
+    Cause.MEMORY: "something else is ready and would not fit",
+    Cause.ORDER: "something else is ready, but the program runs another first",
+    Cause.OPTIMIZER: "the weights that come next are not updated yet",
+    Cause.COOL_DOWN: "its work is done, the step is not",
+}
 
 
 class Idle(NamedTuple):

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from weft.cost.units import BYTES, NONE, fitting
 from weft.notation.tokens import token
 from weft.simulate import simulate
 from weft.timeline import Timeline
@@ -41,11 +42,12 @@ def within_memory(context: Context) -> Iterator[Breach]:
     for device, peak in enumerate(timeline.memory.peaks):
         if peak > cost.memory.capacity:
             row = _action_at_peak(timeline, device)
+            unit = fitting(peak, BYTES) if cost.provenance else NONE
             yield context.at(
                 row,
-                f"device {device} needs {peak:g} bytes at {context.token(row)} and has"
-                f" {cost.memory.capacity:g}. Keep fewer microbatches in flight, recompute or"
-                " offload.",
+                f"device {device} needs memory of {unit.amount(peak)} at {context.token(row)}"
+                f" and has {unit.amount(cost.memory.capacity)}. Keep fewer microbatches in flight,"
+                " recompute or offload.",
             )
 
 

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 
 from weft.cli.shelves.shelf import Shelf
 from weft.cost import DEVICES, Device, Link, Point, device_named
+from weft.cost.units import BYTES, SECONDS, Unit, fitting
 from weft.draw.caption import percent
-from weft.draw.units import BYTES, SECONDS, Unit, fitting
 from weft.notation.json.descriptions import device_object
 
 _RATES = (Unit("TFLOP/s", 1e12), Unit("GFLOP/s", 1e9))

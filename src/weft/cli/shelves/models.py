@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from weft.cli.shelves.shelf import Shelf
 from weft.cost import MODELS, Transformer, active_parameters, flops, model_named, parameters
-from weft.draw.units import BYTES, Unit, fitting
+from weft.cost.units import BYTES, Unit, fitting
 from weft.notation.json.descriptions import model_object
 
 _COUNTS = (Unit("B", 1e9), Unit("M", 1e6), Unit("K", 1e3))

@@ -36,8 +36,8 @@ _MEASURES = {
 
 
 def _example(schedule: Schedule) -> str:
-    least, most = schedule.stages_per_device
-    loops = " -k 2" if most is None and least < 2 else ""
+    stages = schedule.stages_for()
+    loops = f" -k {stages}" if stages > schedule.stages_per_device[0] else ""
     return f"weft draw {schedule.name} -d 4 -n 8{loops}"
 
 
@@ -62,6 +62,8 @@ def _described(name: str, schedule: Schedule) -> dict[str, object]:
         "variants": dict(schedule.variants),
         "takes_graph": schedule.takes_graph,
         "takes_pipes": schedule.takes_pipes,
+        "takes_round": schedule.takes_round,
+        "is_asynchronous": schedule.is_asynchronous,
     }
 
 

@@ -7,7 +7,7 @@ from html import escape
 
 FONT = "Aileron, Helvetica, Arial, 'DejaVu Sans', sans-serif"
 ADVANCE = 0.6  # of the font size: what capitals and digits take, or less
-NARROW, SMALL, WIDE = frozenset(" .,:;'|()ijlft"), 0.55, frozenset("mwMW%@")
+NARROW, SMALL, WIDE = frozenset(" .,:;'|()ijlft"), 0.6, frozenset("mwMW%@")
 
 
 def element(name: str, *content: str, **attributes: object) -> str:

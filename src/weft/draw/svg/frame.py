@@ -20,7 +20,8 @@ from weft.draw.grid import usual_shortest
 from weft.draw.look import Look
 from weft.draw.svg.elements import width_of
 from weft.draw.units import memory_unit
-from weft.draw.view import View, Window
+from weft.draw.view import View
+from weft.draw.window import Panel, Window
 from weft.errors import InputError
 from weft.timeline import Timeline
 
@@ -29,6 +30,7 @@ SIZE, SMALL = 11.0, 9.0  # font sizes of all that is no label
 TITLE = 15.0
 LINE = 16.0  # from line to line
 AXIS = 34.0
+NAME = 18.0  # of a panel
 ASIDE = 16.0  # for the word `device`
 NARROWEST, WIDEST = 420.0, 1160.0  # of the rows, where no size is asked for
 TALLEST = 900.0  # of all rows together, likewise
@@ -57,17 +59,21 @@ class Strip:
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """The paper, its rows and its time axis."""
+    """The paper, and the rows and the time axis of one of its panels."""
 
     width: float
     height: float
     left: float
     right: float
-    window: Window
+    panel: Panel
     rows: tuple[Row, ...]
     strips: tuple[Strip, ...]
     top: float  # of the rows
     bottom: float  # of the rows
+
+    @property
+    def window(self) -> Window:
+        return self.panel.window
 
     @property
     def room(self) -> float:
@@ -75,8 +81,7 @@ class Frame:
 
     @property
     def per_second(self) -> float:
-        length = self.window.end - self.window.start
-        return self.room / length if length > 0 else 0.0
+        return self.room / self.window.length if self.window.length > 0 else 0.0
 
     def x(self, time: float) -> float:
         """Where a time since the first start stands."""
@@ -96,26 +101,54 @@ def paper_width(timeline: Timeline, view: View, look: Look, label: float) -> flo
     bands = view.bands(timeline)
     if look.size.width is not None:
         return look.size.width
-    window = view.shown(timeline)
-    rows = (window.end - window.start) / usual_shortest(timeline) * label
+    longest = max(panel.window.length for panel in view.panels(timeline))
+    rows = longest / usual_shortest(timeline) * label
     return round(min(max(rows, NARROWEST), WIDEST) + _left(timeline, bands, look) + MARGIN)
 
 
-def frame(timeline: Timeline, view: View, look: Look, width: float, wanted: Wanted) -> Frame:
-    """The frame of a picture of this width with so much above and below its rows."""
-    bands = view.bands(timeline)
+def frames(timeline: Timeline, view: View, look: Look, width: float, wanted: Wanted) -> list[Frame]:
+    """The panels of a picture of this width below each other, with so much above and below."""
+    bands, panels = view.bands(timeline), view.panels(timeline)
     left, right = _left(timeline, bands, look), width - MARGIN
     items = list(_items(timeline, bands, look))
     natural, slimmest = sum(item.height for item in items), min(item.height for item in items)
-    around = wanted.head + AXIS + wanted.foot
+    around = wanted.head + sum(map(_around, panels)) + wanted.foot
+    natural *= len(panels)
     scale = (look.size.height - around) / natural if look.size.height else 1.0
     if right - left < LEAST_WIDTH or scale * slimmest < LEAST_ROW:
         raise InputError(
             f"{len(bands)} rows with title and legend need {left + LEAST_WIDTH + MARGIN:.0f} x"
             f" {around + natural * LEAST_ROW / slimmest:.0f} pixels or more"
         )
-    rows, strips = [], []
+    height = look.size.height or round(around + natural)
+    longest = max(panel.window.length for panel in panels)
+    found = []
     top = wanted.head
+    for panel in panels:
+        share = panel.window.length / longest if longest > 0 else 1.0
+        paper = Paper(width, height, left, left + (right - left) * share)
+        found.append(_frame(panel, items, scale, top, paper))
+        top = found[-1].bottom + AXIS
+    return found
+
+
+class Paper(NamedTuple):
+    """How large the paper is, and from where to where a panel's rows go."""
+
+    width: float
+    height: float
+    left: float
+    right: float
+
+
+def _around(panel: Panel) -> float:
+    """What a panel has above and below its rows."""
+    return AXIS + (NAME if panel.name else 0.0)
+
+
+def _frame(panel: Panel, items: list[_Item], scale: float, top: float, paper: Paper) -> Frame:
+    rows, strips = [], []
+    first = top = top + _around(panel) - AXIS
     for what, height in items:
         if isinstance(what, Band):
             rows.append(Row(what, top, height * scale * (1 - GAP)))
@@ -123,14 +156,14 @@ def frame(timeline: Timeline, view: View, look: Look, width: float, wanted: Want
             strips.append(Strip(what, top, height * scale * (1 - GAP)))
         top += height * scale
     return Frame(
-        width=width,
-        height=look.size.height or round(top + AXIS + wanted.foot),
-        left=left,
-        right=right,
-        window=view.shown(timeline),
+        width=paper.width,
+        height=paper.height,
+        left=paper.left,
+        right=paper.right,
+        panel=panel,
         rows=tuple(rows),
         strips=tuple(strips),
-        top=wanted.head,
+        top=first,
         bottom=top,
     )
 

@@ -43,22 +43,30 @@ class Labels:
             yield group(labels, fill=colour, **edge(halo))
 
     def _label(self, box: Box) -> str | None:
-        """As large as the box allows; without the version where that is too small."""
-        for below in dict.fromkeys((version_of(box.mark), "")):
-            room = (box.width - PADDING + ROUNDING) / self._needed(box.mark, below)
+        """The fullest form for which there is room, as large as the box allows."""
+        for words, below, width in self._forms(box.mark):
+            room = (box.width - PADDING + ROUNDING) / width
             size = min(self.size, OF_BOX * box.height, room)
             if size >= SMALLEST:
                 x, y = box.x + box.width / 2, box.y + box.height / 2 + 0.35 * size
                 own = None if size == self.size else size
-                return text(self.words(box.mark), x, y, subscript=below, font_size=own)
+                return text(words, x, y, subscript=below, font_size=own)
         return None
 
-    def _needed(self, mark: Mark, below: str) -> float:
-        """As much as for the longest, so that labels do not come and go with their digits."""
-        own, longest = (
-            width_of(self.words(one), 1.0, subscript=below) for one in (mark, self.longest)
-        )
-        return own if mark.number == "" else max(own, longest)
+    def _forms(self, mark: Mark) -> Iterator[tuple[str, str, float]]:
+        """Words, what stands below them, and how wide that is at size 1.
+
+        With the version, without it, and of a part of a layer its letter alone. As wide as the
+        longest, so that labels do not come and go with their digits.
+        """
+        words = self.words(mark)
+        for below in dict.fromkeys((version_of(mark), "")):
+            own, longest = (
+                width_of(told, 1.0, subscript=below) for told in (words, self.words(self.longest))
+            )
+            yield words, below, own if mark.number == "" else max(own, longest)
+        if mark.part is not None:
+            yield mark.letter, "", width_of(mark.letter, 1.0)
 
 
 def labels(timeline: Timeline, view: View, frame: Frame) -> Labels:

@@ -13,7 +13,7 @@ from weft.draw.svg import words
 from weft.draw.svg.boxes import boxes, drawn, hatchings, moments
 from weft.draw.svg.elements import FONT, element, group, rectangle
 from weft.draw.svg.foot import drawn_foot, foot, foot_height
-from weft.draw.svg.frame import SIZE, Frame, Wanted, frame, paper_width
+from weft.draw.svg.frame import SIZE, Frame, Wanted, frames, paper_width
 from weft.draw.svg.labels import ideal_width, labels
 from weft.draw.svg.levels import levels
 from weft.draw.view import WHOLE, View
@@ -25,21 +25,29 @@ def to_svg(timeline: Timeline, *, view: View = WHOLE, look: Look = PLAIN) -> str
     width = paper_width(timeline, view, look, ideal_width(timeline, view))
     head, signs = words.head(timeline, width), foot(timeline, view, look, width)
     wanted = Wanted(words.head_height(head), foot_height(signs))
-    paper = frame(timeline, view, look, width, wanted)
+    panels = frames(timeline, view, look, width, wanted)
+    paper = panels[0]
     theme = look.theme
     content = [
         element("title", escape(title(timeline.program))),
         element("desc", escape("; ".join(figures(timeline)))),
         element("defs", *hatchings(_marks(timeline, view), view.palette)),
         rectangle(0, 0, paper.width, paper.height, fill=theme.paper.code),
-        group(words.drawn_head(head), fill=theme.text.code),
-        group(_idle(paper), fill=theme.idle.code),
-        group(words.axes(timeline, paper), fill=theme.faint.code, color=theme.faint.code),
-        *_rows(timeline, view, paper),
-        group(levels(timeline, paper, look), fill=theme.faint.code),
+        group(words.drawn_head(head), fill=theme.text.code, color=theme.text.code),
+        *(part for panel in panels for part in _panel(timeline, view, look, panel)),
         group(drawn_foot(signs, paper), fill=theme.text.code),
     ]
     return _document(content, paper, look)
+
+
+def _panel(timeline: Timeline, view: View, look: Look, panel: Frame) -> Iterator[str]:
+    """Name, axes, rows and strips."""
+    theme = look.theme
+    yield group(words.panel_name(panel), fill=theme.text.code)
+    yield group(_idle(panel), fill=theme.idle.code)
+    yield group(words.axes(timeline, panel), fill=theme.faint.code, color=theme.faint.code)
+    yield from _rows(timeline, view, panel)
+    yield group(levels(timeline, panel, look), fill=theme.faint.code)
 
 
 def _document(content: list[str], paper: Frame, look: Look) -> str:

@@ -69,6 +69,12 @@ def axes(timeline: Timeline, frame: Frame) -> Iterator[str]:
     yield text("device", 0, 0, text_anchor="middle", transform=turned)
 
 
+def panel_name(frame: Frame) -> Iterator[str]:
+    """What the panel is called, where there are several."""
+    if frame.panel.name:
+        yield text(frame.panel.name, frame.left, frame.top - 6)
+
+
 def flowed(phrases: Iterable[tuple[float, Item]], room: float) -> list[list[tuple[float, Item]]]:
     """Phrases side by side, on as many lines as it takes."""
     lines: list[list[tuple[float, Item]]] = []

@@ -13,7 +13,7 @@ from weft.schedules.kit.shape import Shape, count
 
 Generator: TypeAlias = Callable[[Shape], Program]
 
-LOOPS = 2  # stages per device where a schedule takes any number: fewer would be no loop
+LOOPS = 2  # stages on a device where it may be any number: one would be no loop
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +81,11 @@ class Schedule:
         shape.setdefault("stages_per_device", self.stages_per_device[0])
         return self.program(Shape(**shape))  # type: ignore[arg-type]
 
+    def stages_for(self, wanted: int | None = None) -> int:
+        """Stages on a device: as many as wanted where it takes any number, else its own."""
+        least, most = self.stages_per_device
+        return max(least, wanted or LOOPS) if most is None else least
+
     def program(self, shape: Shape) -> Program:
         """The program of this shape; ShapeError with reason and remedy where there is none."""
         refusal = self.accepts(shape)
@@ -102,11 +107,6 @@ class Schedule:
             if not need.is_met(nearest):
                 nearest = need.mend(nearest)
         return Refusal(f"needs {broken[0].words}", nearest)
-
-    def stages_for(self, asked: int | None = None) -> int:
-        """Stages per device at which it is compared: its own, or where any do those asked for."""
-        least, most = self.stages_per_device
-        return least if most is not None else asked or max(least, LOOPS)
 
     def _common_needs(self) -> list[Need]:
         least, most = self.stages_per_device

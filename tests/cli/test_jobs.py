@@ -39,7 +39,8 @@ def test_every_option_is_a_key() -> None:
     found = kept("--schedule", "chimera", "--pipes", "2", "--variant", "doubling", "-n", "16")
     names = [*Choice.__dataclass_fields__, *Job.__dataclass_fields__]
     missing = {name.replace("_", "-") for name in names} - set(found)
-    assert missing == {"data", "token-type", "vocabulary"}
+    assert missing == {"data", "token-type", "vocabulary", "round", "temper"}
+    assert found["predict"] is False
     assert (found["variant"], found["pipes"]) == ("doubling", 2)
 
 

@@ -109,7 +109,6 @@ def test_a_file_is_not_written_over(file: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ("--schedule pipedream", "does not flush"),
         ("--schedule nothing", "There is no file of that name"),
         ("--layers 0", "0 is less than 1"),
         ("--config nowhere.toml", "nowhere.toml cannot be read"),

@@ -133,7 +133,7 @@ def differences(
     scope = shared.pop("scope", None)
     pipeline = Pipeline(stages, program, transport=transport, delay=delay, clip_by=scope, **shared)
     if case.backward is not None:  # nothing is stashed, so that a drain starts anew
-        starts = [update + 1 for update in drains]
+        starts = [update + 1 - (delay.warmup if delay else 0) for update in drains]
         case = replace(
             case,
             version=versions.restarted(starts, case.version),

@@ -59,18 +59,17 @@ def test_a_tied_weight_is_as_its_first_stage_has_it(case: Case) -> None:
     assert not differences(case, model="tied", clip=0.05)
 
 
-@of([case for case in SOME if case.backward is None])
+@of(SOME)
 def test_half_precision_stashes_what_is_computed_with(case: Case) -> None:
     assert not differences(case, delay=Delay(precision=torch.bfloat16), clip=0.05)
 
 
 @of(SOME)
 def test_a_synchronous_warm_up(case: Case) -> None:
-    if case.backward is None:
-        assert not differences(case, delay=Delay(warmup=3), drains=(4,))
+    assert not differences(case, delay=Delay(warmup=3), drains=(4,))
 
 
-@of([case for case in SOME if case.backward is None])
+@of(SOME)
 def test_predicted_weights_and_tempered_rates(case: Case) -> None:
     assert not differences(case, delay=Delay(temper=4), updates=7)
     if case.variant == "fresh" and case.microbatches > 2:

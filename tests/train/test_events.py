@@ -35,6 +35,7 @@ def test_every_figure_of_every_step_reads_back(tmp_path: Path) -> None:
         "learning_rate",
         "loss",
         "seconds",
+        "staleness",
         "tokens_per_second",
     ]
     for tag in events.Tags()["scalars"]:

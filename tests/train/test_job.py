@@ -1,4 +1,4 @@
-"""Jobs in one process: exact on every synchronous schedule, predicted, and written down."""
+"""Jobs in one process: exact on every schedule, predicted, and written down."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import pytest
 
 from weft.errors import InputError
 from weft.ir.program import Program
+from weft.ir.versions import resident_versions
 from weft.notation import read_program, read_timeline
 from weft.schedules import REGISTRY, Schedule, Shape, one_f_one_b
 from weft.train import (
@@ -24,6 +25,7 @@ from weft.train import (
 )
 from weft.train.job import layers_of
 
+ASYNCHRONOUS = [schedule for schedule in REGISTRY if schedule.is_asynchronous]
 SYNCHRONOUS = [schedule for schedule in REGISTRY if not schedule.is_asynchronous]
 
 
@@ -44,6 +46,31 @@ def test_every_schedule_has_the_losses_of_the_reference(schedule: Schedule) -> N
     )
     settings = small(schedule.program(shape), dropout=0.1)
     assert trained(settings).losses == checked(settings)
+
+
+@pytest.mark.parametrize("schedule", ASYNCHRONOUS, ids=lambda schedule: schedule.name)
+def test_late_updates_give_the_losses_of_delayed_training(schedule: Schedule) -> None:
+    shape = Shape(
+        devices=2, microbatches=4, stages_per_device=schedule.stages_per_device[0], updates=8
+    )
+    for changes in ({}, {"switch_after": 3}, {"is_predicting": True, "temper": 3}):
+        settings = small(schedule.program(shape), steps=8, dropout=0.1, **changes)
+        outcome = trained(settings)
+        assert outcome.losses == checked(settings)
+        assert [step.step for step in outcome.metrics] == [*range(1, 9)]
+        late = max(outcome.staleness)
+        start = settings.switch_after
+        assert [step.staleness for step in outcome.metrics] == [0] * (start + 1) + [late] * (
+            7 - start
+        )
+        assert outcome.measured.program.steps == 8 - start
+        assert outcome.versions == resident_versions(schedule.program(shape))
+
+
+def test_a_run_that_never_switches_is_refused() -> None:
+    program = REGISTRY["pipedream-2bw"].program(Shape(devices=2, microbatches=2, updates=8))
+    with pytest.raises(InputError, match="all 2 steps are synchronous"):
+        trained(small(program, switch_after=2))
 
 
 def test_tokens_give_the_losses_of_the_text_that_they_are(tmp_path: Path) -> None:
@@ -68,7 +95,7 @@ def test_figures_of_a_run(outcome: Outcome) -> None:
     assert outcome.predicted_step > 0
     assert outcome.measured.is_measured
     assert not outcome.predicted.is_measured
-    assert all(step.gradient_norm > 0 for step in outcome.metrics)
+    assert all((step.gradient_norm or 0) > 0 for step in outcome.metrics)
 
 
 def test_the_first_device_keeps_one_microbatch_more(outcome: Outcome) -> None:

@@ -24,6 +24,7 @@ from weft.cost.mapping import named
 from weft.errors import InputError
 
 KINDS: dict[type, tuple[tuple[type, ...], str]] = {
+    click.types.BoolParamType: ((bool,), "true or false"),
     click.types.IntParamType: ((int,), "a whole number"),
     click.types.FloatParamType: ((int, float), "a number"),
     object: ((str,), "a text in quotes"),
@@ -62,6 +63,8 @@ def to_toml(settings: Mapping[str, str | int | float]) -> str:
 
 def _written(value: str | int | float) -> str:
     """A value as TOML has it, which escapes in a text what JSON does, and DEL."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
     if not isinstance(value, str):
         return repr(value)
     try:
@@ -100,7 +103,7 @@ def _parsed(path: Path) -> dict[str, Any]:
 def _check(option: click.Parameter, key: str, value: object, context: click.Context) -> None:
     """Refuse what has the wrong type, and then what the option itself refuses."""
     types, words = next(KINDS[kind] for kind in KINDS if isinstance(option.type, kind))
-    if isinstance(value, bool) or not isinstance(value, types):
+    if not isinstance(value, types) or (isinstance(value, bool) and bool not in types):
         raise InputError(f"{key} is {quoted(value)}; it must be {words}")
     try:
         option.process_value(context, value)

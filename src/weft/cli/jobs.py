@@ -13,7 +13,7 @@ from weft.cli.config import to_toml
 from weft.cli.help import names_of
 from weft.cli.names import program_names, variant_names
 from weft.cli.options import Decorator, Sizes, count
-from weft.cli.requests import is_file, program_of, shape_of
+from weft.cli.requests import DEVICES, is_file, program_of, shape_of
 from weft.errors import InputError
 from weft.ir.program import Program
 from weft.schedules import REGISTRY
@@ -32,6 +32,7 @@ class Choice:
     stages_per_device: int | None
     variant: str
     pipes: int
+    round: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +51,9 @@ class Job:
     data: Path | None
     token_type: str | None
     vocabulary: int | None
+    switch_after: int
+    predict: bool
+    temper: int | None
 
 
 CHOICE = (
@@ -70,6 +74,7 @@ CHOICE = (
     ),
     click.option("--variant", default="", shell_complete=variant_names, help="A variant of NAME."),
     count("--pipes", metavar="f", default=1, help="Pipes in each direction, for chimera."),
+    count("--round", metavar="R", help="Microbatches of a round, for wpipe.  [default: D]"),
 )
 
 
@@ -122,6 +127,17 @@ JOB = (
         metavar="V",
         help="Tokens there may be.  [default: the largest in the file + 1]",
     ),
+    _whole("--switch-after", 0, "Synchronous steps before updates come late.", least=0),
+    click.option(
+        "--predict",
+        is_flag=True,
+        help="Forwards use the weights as they will be, if updates are all like the last.",
+    ),
+    count(
+        "--temper",
+        metavar="N",
+        help="Steps in which a stage's learning rate grows from rate / staleness to the rate.",
+    ),
 )
 
 
@@ -130,6 +146,7 @@ SECTIONS = {
     "The training": ("steps", "seed", "microbatch_size", "learning_rate", "dropout"),
     "The model": ("layers", "hidden", "heads", "context"),
     "The data": ("data", "token_type", "vocabulary"),
+    "Schedules that do not flush": ("switch_after", "predict", "temper"),
 }
 
 
@@ -157,6 +174,9 @@ def settings_of(choice: Choice, job: Job) -> Settings:
         hidden=job.hidden,
         heads=job.heads,
         context=job.context,
+        switch_after=job.switch_after,
+        is_predicting=job.predict,
+        temper=job.temper,
     )
 
 
@@ -178,23 +198,23 @@ def as_config(choice: Choice, job: Job, settings: Settings) -> str:
 
 
 def _sizes(choice: Choice) -> Sizes:
+    """The sizes asked for; where updates come late, enough of them for a program to repeat."""
+    is_late = not is_file(choice.schedule) and any(
+        schedule.is_asynchronous for schedule in REGISTRY if schedule.name == choice.schedule
+    )
     return Sizes(
         choice.devices,
         choice.microbatches,
         choice.stages_per_device,
         variant=choice.variant,
         pipes=choice.pipes,
+        round=choice.round,
+        updates=2 * (choice.devices or DEVICES) + 2 if is_late else None,
     )
 
 
 def _program(choice: Choice) -> Program:
-    program = program_of(choice.schedule, _sizes(choice))
-    if program.period is not None or (program.actions.version >= 0).any():
-        raise InputError(
-            f"{program.name} does not flush, and asynchronous training comes later;"
-            " choose a synchronous schedule from `weft list`"
-        )
-    return program
+    return program_of(choice.schedule, _sizes(choice))
 
 
 def _data(job: Job) -> Data:

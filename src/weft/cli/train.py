@@ -86,6 +86,7 @@ def command(
       $ weft train --config runs/1f1b/settings.toml
       $ weft train --schedule zbv -d 2 -n 4 --steps 20 --json
       $ weft train --schedule zbv -d 2 -n 4 --steps 20 --json --reference
+      $ weft train --schedule wpipe -d 2 -n 4 --switch-after 10
       $ weft train --cost cost.json
       $ torchrun --nproc-per-node 4 -m weft train --schedule 1f1b
 
@@ -108,8 +109,12 @@ def command(
     median step, peak_memory (for each device, bytes of weights, gradients, optimizer and of
     the saved state in flight). With --reference only losses, equal to the last digit.
 
+    Schedules that do not flush train with weights that are late by whole updates, the same as
+    --reference with the same versions: pipedream and naive-async update behind each microbatch,
+    so that a step is one; predicted and measured steps are means from fill to drain. With --json
+    there are also staleness and versions, for each stage.
+
     Nothing is sent off this machine. Under torchrun the ranks are those that it started.
-    Schedules that do not flush cannot train yet.
     """
     need_torch("train")
     from weft.train import check_free, checked, free_folder, given_ranks, summary
@@ -181,11 +186,16 @@ def _write(folder: Path, outcome: Outcome, config: str) -> None:
 
 
 def _line(metrics: Metrics, steps: int) -> str:
-    return (
-        f"step {metrics.step}/{steps}  loss {metrics.loss:.3f}  lr {metrics.learning_rate:.1e}"
-        f"  norm {metrics.gradient_norm:.2f}  {metrics.tokens_per_second:,.0f} tokens/s"
-        f"  bubble {percent(metrics.bubble)}"
-    )
+    figures = [
+        f"step {metrics.step}/{steps}",
+        f"loss {metrics.loss:.3f}",
+        f"lr {metrics.learning_rate:.1e}",
+        "" if metrics.gradient_norm is None else f"norm {metrics.gradient_norm:.2f}",
+        f"{metrics.tokens_per_second:,.0f} tokens/s",
+        "" if metrics.bubble is None else f"bubble {percent(metrics.bubble)}",
+        f"staleness {metrics.staleness}" if metrics.bubble is None else "",
+    ]
+    return "  ".join(filter(None, figures))
 
 
 def _show_losses(losses: list[float], is_json: bool) -> None:
@@ -200,22 +210,31 @@ def _report(outcome: Outcome, folder: Path | None) -> Iterator[RenderableType]:
     first, last = outcome.metrics[0], outcome.metrics[-1]
     yield title(outcome.measured.program)
     yield ""
-    yield facts(
-        [
-            ("loss", f"{first.loss:.3f} at step 1, {last.loss:.3f} at step {last.step}"),
-            ("tokens/s", f"{last.tokens_per_second:,.0f} at the last step"),
-            ("peak memory", f"{number(max(outcome.peak_memory) / MEBIBYTE)} MiB on a device"),
-        ]
-    )
+    told = [
+        ("loss", f"{first.loss:.3f} at step 1, {last.loss:.3f} at step {last.step}"),
+        ("tokens/s", f"{last.tokens_per_second:,.0f} at the last step"),
+        ("peak memory", f"{number(max(outcome.peak_memory) / MEBIBYTE)} MiB on a device"),
+    ]
+    if any(outcome.staleness):
+        told.append(("staleness", f"{_each(outcome.staleness)} updates, by stage"))
+        told.append(("versions", f"{_each(outcome.versions)} copies of the weights, by stage"))
+    yield facts(told)
     yield ""
+    steps = outcome.measured.program.steps
     rows = [
-        (name, f"{1e3 * line.makespan:.2f}", *map(percent, line.bubble))
+        (name, f"{1e3 * line.makespan / steps:.2f}", *map(percent, line.bubble))
         for name, line in (("predicted", outcome.predicted), ("measured", outcome.measured))
     ]
     yield table(("step", "milliseconds", "bubble wall", "bubble span"), rows)
+    if steps > 1:
+        yield f"A step is the mean of {steps} updates, with the filling and the draining."
     devices, cores = outcome.measured.program.devices, os.cpu_count() or 1
     if devices > cores:
         yield f"Here {devices} devices share {cores} cores; stages were timed with all at work."
     if folder is not None:
         yield ""
         yield f"Written to {folder}; open its page.html in a browser."
+
+
+def _each(values: list[int]) -> str:
+    return " ".join(map(str, values))

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import reduce
+from functools import partial, reduce
 from typing import Literal, TypeAlias
 
 import torch
@@ -24,6 +24,8 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from weft.errors import InputError, NonfiniteError
+from weft.ir.kinds import Kind
+from weft.ir.program import Program
 from weft.runtime.batch import Data, cut, weights_of
 from weft.runtime.randomness import Draw, keyed
 from weft.runtime.split import names_of
@@ -231,11 +233,9 @@ class Delayed:
         if self._backward is None or self._recompute:
             yield
             return
+        newer = self._used(microbatch, self._backward)
         later = {
-            weight.untyped_storage().data_ptr(): self._at(
-                use, self._backward(self.updates, microbatch, use.home)
-            )
-            for use, weight in used.items()
+            weight.untyped_storage().data_ptr(): newer[use].detach() for use, weight in used.items()
         }
 
         def pack(saved: Tensor) -> Tensor:
@@ -352,6 +352,23 @@ def _uses(stages: Sequence[nn.Module]) -> list[Use]:
 def _after(updates: int, version: Version) -> Version:
     """Synchronous for so many updates, then another version that starts from there."""
     return lambda t, i, s: t if t < updates else updates + version(t - updates, i, s)
+
+
+def versions_of(program: Program) -> tuple[Version, Version | None]:
+    """What the forwards of a program that does not flush use; its backwards, where they differ."""
+    step, shift = program.microbatches, program.period.microbatches if program.period else 1
+    found = {Kind.F: dict[tuple[int, int], int](), Kind.B: dict[tuple[int, int], int]()}
+    for action in program.unrolled(1).actions:
+        if action.kind in found and action.microbatch is not None:
+            found[action.kind][action.stage, action.microbatch] = action.version or 0
+    last = max(microbatch for _, microbatch in found[Kind.F]) + 1
+
+    def version(kind: Kind, t: int, i: int, s: int) -> int:
+        turns = max(0, -(-(t * step + i + 1 - last) // shift))
+        return found[kind][s, t * step + i - turns * shift] + turns
+
+    backward = None if program.is_stashing else partial(version, Kind.B)
+    return partial(version, Kind.F), backward
 
 
 # Versions of the literature, by update t, microbatch i and stage s of D devices.

@@ -188,6 +188,10 @@ class Flowing:
         return [part.optimizer for part in self._all_parts if part.optimizer is not None]
 
     @property
+    def norm(self) -> Tensor | None:
+        return next(iter(self._rules.norms.values()), None)
+
+    @property
     def copies(self) -> dict[int, int]:
         """The most copies of any of its weights that each stage has."""
         return {
@@ -351,6 +355,11 @@ def rules_of(
 ) -> Rules:
     """What updates go by; refused where the program cannot have it so."""
     check_ties(program, ties)
+    if scopes.delay.predict and not program.is_stashing and (program.actions.kind == Kind.R).any():
+        raise InputError(
+            f"{program.name} stashes nothing and is recomputed: its backwards cannot start from"
+            f" predicted forwards; leave out one of the two"
+        )
     clip, clip_by, nonfinite, delay = scopes
     tied = {end for ends in ties for end in ends}
     devices = program.placement.pipes[0]

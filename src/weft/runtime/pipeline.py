@@ -222,6 +222,11 @@ class Pipeline:
         return tuple(mode.optimizers) if mode else ()
 
     @property
+    def norm(self) -> Tensor | None:
+        """Of an asynchronous run: the last norm that the first stage here was clipped by."""
+        return None if self._flowing is None else self._flowing.norm
+
+    @property
     def copies(self) -> dict[int, int]:
         """How many copies of its weights each stage of this process has, by stage."""
         if self._flowing is not None:

@@ -178,7 +178,7 @@ class Stage:
         for stash, version in zip(self.stashes, saved.versions, strict=True):
             swap |= stash.leaves(version if self.is_stashing else stash.newest)
         try:
-            with nullcontext() if self.is_stashing or not is_kept else following(swap):
+            with nullcontext() if self.is_stashing or not is_kept else following(self.stashes):
                 out = (
                     functional_call(self.module, swap, saved.inputs)
                     if swap

@@ -61,6 +61,10 @@ class Stash:
     def parameters(self) -> list[nn.Parameter]:
         return [*self._weights.values()]
 
+    def weight(self, name: str) -> nn.Parameter:
+        """The newest of a weight."""
+        return self._weights[name]
+
     @property
     def copies(self) -> int:
         """How many copies of the weights there are, the newest among them."""
@@ -152,27 +156,33 @@ def _pass_on(weight: nn.Parameter, leaf: Tensor) -> None:
 
 
 @contextmanager
-def following(leaves: Leaves) -> Iterator[None]:
-    """Let backwards of what runs here find these leaves as they are by then.
+def following(stashes: Sequence[Stash]) -> Iterator[None]:
+    """Let backwards of what runs here find the newest weights, as they are by then.
 
-    What autograd saves of a leaf is kept as a place in it. Leaves may change meanwhile.
+    What autograd saves of a leaf is kept as a place in its weight, which may change meanwhile.
     """
-    places = {leaf.untyped_storage().data_ptr(): leaf.detach() for leaf in leaves.values()}
+    weights = {
+        leaf.untyped_storage().data_ptr(): stash.weight(name)
+        for stash in stashes
+        for name, leaf in stash.leaves(stash.newest).items()
+    }
 
     def pack(saved: Tensor) -> Tensor | Place:
-        leaf = places.get(saved.untyped_storage().data_ptr())
-        if leaf is None:
+        weight = weights.get(saved.untyped_storage().data_ptr())
+        if weight is None:
             return saved
-        return Place(leaf, saved.size(), saved.stride(), int(saved.storage_offset()))
+        offset = int(saved.storage_offset())
+        return Place(weight, saved.dtype, saved.size(), saved.stride(), offset)
 
     with saved_tensors_hooks(pack, _found):
         yield
 
 
 class Place(NamedTuple):
-    """A view of a leaf."""
+    """A view of a weight, in the type that stages compute with."""
 
-    leaf: Tensor
+    weight: nn.Parameter
+    dtype: torch.dtype
     size: Sequence[int]
     stride: Sequence[int]
     offset: int
@@ -181,4 +191,5 @@ class Place(NamedTuple):
 def _found(packed: Tensor | Place) -> Tensor:
     if isinstance(packed, Tensor):
         return packed
-    return packed.leaf.as_strided(packed.size, packed.stride, packed.offset)
+    newest = packed.weight.detach().to(packed.dtype)
+    return newest.as_strided(packed.size, packed.stride, packed.offset)

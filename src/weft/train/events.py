@@ -29,4 +29,5 @@ def write_events(folder: Path, metrics: Sequence[Metrics]) -> None:
         for figures in map(asdict, metrics):
             step = figures.pop("step")
             for tag, value in figures.items():
-                writer.add_scalar(tag, value, step)
+                if value is not None:
+                    writer.add_scalar(tag, value, step)

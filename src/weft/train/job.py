@@ -21,13 +21,18 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.optim import AdamW, Optimizer
+from torch.optim.lr_scheduler import LambdaLR
 
 from weft.cost import Cost
 from weft.errors import InputError
 from weft.ir.program import Program
+from weft.ir.versions import resident_versions, staleness
 from weft.lower import unpaired
 from weft.models import gpt
-from weft.runtime import Pipeline, Reference, split
+from weft.runtime import Delay, Delayed, Pipeline, Reference, Result, split
+from weft.runtime.delayed import versions_of
+from weft.runtime.fit import flowing, is_flowing
+from weft.runtime.lags import scoped
 from weft.runtime.profile import BRIEF, THOROUGH, Effort, Sample, profiled
 from weft.simulate import simulate
 from weft.timeline import Bubble, Timeline
@@ -52,6 +57,17 @@ class Settings:
     hidden: int = 64
     heads: int = 4
     context: int = 64
+    switch_after: int = 0  # synchronous steps before an asynchronous program begins
+    is_predicting: bool = False
+    temper: int | None = None
+
+    def __post_init__(self) -> None:
+        asked = self.switch_after or self.is_predicting or self.temper is not None
+        if asked and not is_flowing(self.program):
+            raise InputError(
+                f"{self.program.name} flushes after every step: --switch-after, --predict and"
+                f" --temper are for schedules that do not"
+            )
 
     @property
     def sequences(self) -> int:
@@ -67,15 +83,21 @@ class Settings:
 
 @dataclass(frozen=True, slots=True)
 class Metrics:
-    """What one step gave."""
+    """What one step gave.
+
+    Of an asynchronous step, which ends among the next ones, neither seconds nor bubble are known;
+    its norm is that of the first stage's group, and staleness tells how many updates its weights
+    were late at most.
+    """
 
     step: int
     loss: float
     learning_rate: float
-    gradient_norm: float
+    gradient_norm: float | None
     tokens_per_second: float
-    seconds: float  # from the first action's start to the last one's end
-    bubble: float
+    seconds: float | None  # from the first action's start to the last one's end
+    bubble: float | None
+    staleness: int = 0
 
 
 Watch = Callable[[Metrics], None]
@@ -93,7 +115,11 @@ class _Arguments(TypedDict):
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a run gave; the measured timeline is that of the step with the median length."""
+    """What a run gave; the measured timeline is that of the step with the median length.
+
+    Of an asynchronous run both timelines have all updates behind the warm-up, from fill to drain,
+    or the first of them where there are many.
+    """
 
     metrics: tuple[Metrics, ...]
     predicted: Timeline
@@ -106,12 +132,23 @@ class Outcome:
     @property
     def predicted_step(self) -> float:
         """Seconds."""
-        return self.predicted.makespan
+        return self.predicted.makespan / self.predicted.program.steps
 
     @cached_property
     def measured_step(self) -> float:
-        """Seconds, the median of all steps."""
-        return median(step.seconds for step in self.metrics)
+        """Seconds, the median of all steps; of an asynchronous run, the mean."""
+        known = [step.seconds for step in self.metrics if step.seconds is not None]
+        return median(known) if known else self.measured.makespan / self.measured.program.steps
+
+    @property
+    def staleness(self) -> list[int]:
+        """For each stage, how many updates its weights are late at most."""
+        return staleness(self.measured.program)
+
+    @property
+    def versions(self) -> list[int]:
+        """For each stage, how many versions of its weights a device keeps."""
+        return resident_versions(self.measured.program)
 
     @property
     def bubble(self) -> Bubble:
@@ -133,6 +170,8 @@ def trained(
     """
     job = _Job(settings)
     program = unpaired(settings.program)  # here nothing overlaps
+    if is_flowing(program):
+        return _flowed(job, program, watch, cost)
     pipeline = Pipeline(job.stages, program, **job.arguments())
     cost = cost or job.profiled(BRIEF)
     metrics, timelines = [], []
@@ -148,6 +187,54 @@ def trained(
     return Outcome(tuple(metrics), simulate(program, cost), middle)
 
 
+def _flowed(job: _Job, program: Program, watch: Watch, cost: Cost | None) -> Outcome:
+    """The same where updates come between microbatches.
+
+    The loss of a step is asked for once the next one has run: nobody has to wait for it then.
+    """
+    cost = cost or job.profiled(BRIEF)
+    pipeline = Pipeline(
+        job.stages, program, scheduler=job.scheduler, delay=job.delay, **job.arguments()
+    )
+    metrics: list[Metrics] = []
+    results: list[Result] = []
+    late = job.staleness
+    began = time.perf_counter()
+
+    def known(step: int) -> None:
+        nonlocal began
+        now = time.perf_counter()
+        norm = pipeline.norm
+        metrics.append(
+            Metrics(
+                step=step + 1,
+                loss=float(results[step].loss),
+                learning_rate=job.rate(step),
+                gradient_norm=None if norm is None else float(norm),
+                tokens_per_second=job.tokens / (now - began),
+                seconds=None,
+                bubble=None,
+                staleness=late(step),
+            )
+        )
+        began = now
+        watch(metrics[-1])
+
+    for step in range(job.steps):
+        results.append(pipeline.step(*job.batch(step)))
+        if step:
+            known(step - 1)
+    flight = pipeline.drain()
+    known(job.steps - 1)
+    if not flight.updates:
+        raise InputError(
+            f"all {job.steps} steps are synchronous; let --switch-after be less, or take a schedule"
+            f" that flushes"
+        )
+    timeline = replace(pipeline.gathered(flight), cost=cost)
+    return Outcome(tuple(metrics), simulate(timeline.program, cost), timeline)
+
+
 def measured(settings: Settings, watch: Measuring) -> Cost:
     """What the program of a job costs; in a process group every rank calls this."""
     return _Job(settings).profiled(THOROUGH, watch)
@@ -156,12 +243,33 @@ def measured(settings: Settings, watch: Measuring) -> Cost:
 def checked(settings: Settings) -> list[float]:
     """The losses of the same job on the reference."""
     job = _Job(settings)
+    if is_flowing(settings.program):
+        return _checked_flow(job, settings.program)
     reference = Reference(job.stages, settings.program, **job.arguments())
     losses = []
     for step in range(settings.steps):
         job.set_rate(step)
         losses.append(float(reference.step(*job.batch(step))))
     return losses
+
+
+def _checked_flow(job: _Job, program: Program) -> list[float]:
+    """The same by delayed training, with the versions that the program says."""
+    version, backward = versions_of(program)
+    delay = job.delay
+    reference = Delayed(
+        job.stages,
+        version,
+        microbatches=program.microbatches,
+        backward=backward,
+        scheduler=job.scheduler,
+        groups=scoped(flowing(program), None),
+        warmup=delay.warmup,
+        predict=delay.predict,
+        temper=delay.temper,
+        **job.arguments(),
+    )
+    return [float(reference.step(*job.batch(step))) for step in range(job.steps)]
 
 
 def layers_of(blocks: int, stages: int) -> list[int] | None:
@@ -228,6 +336,36 @@ class _Job:
             return self._settings.learning_rate * (step + 1) / warm
         turn = (1 + math.cos(math.pi * (step - warm) / max(1, steps - warm))) / 2
         return self._settings.learning_rate * (LEAST + (1 - LEAST) * turn)
+
+    def scheduler(self, optimizer: Optimizer) -> LambdaLR:
+        """The same rate, counted in the updates of one stage."""
+        return LambdaLR(optimizer, lambda step: self.rate(step) / self._settings.learning_rate)
+
+    @property
+    def delay(self) -> Delay:
+        settings = self._settings
+        return Delay(
+            warmup=settings.switch_after, predict=settings.is_predicting, temper=settings.temper
+        )
+
+    @property
+    def staleness(self) -> Callable[[int], int]:
+        """How many updates the weights of a step are late at most."""
+        program, start = self._settings.program, self._settings.switch_after
+        version, _ = versions_of(program)
+        stages, microbatches = range(program.stages), range(program.microbatches)
+
+        def late(step: int) -> int:
+            t = step - start
+            if t < 0:
+                return 0
+            return max(t - version(t, i, s) for s in stages for i in microbatches)
+
+        return late
+
+    @property
+    def steps(self) -> int:
+        return self._settings.steps
 
     def set_rate(self, step: int) -> None:
         for optimizer in self._optimizers:

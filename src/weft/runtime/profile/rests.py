@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from weft.ir.earliest import Seconds
 from weft.ir.program import Program
 from weft.runtime.batch import Microbatch
+from weft.runtime.fit import is_flowing
 from weft.runtime.message import Form, Layout, layout_of
 from weft.runtime.pipeline import Pipeline
 from weft.runtime.profile.sample import Effort, Flow, Watch
@@ -39,13 +40,15 @@ def overhead(flow: Flow, program: Program, effort: Effort, rest: float, watch: W
     )
     batch: list[Microbatch] = [tuple(map(torch.zeros_like, flow.inputs[0]))]
     target: list[Microbatch] = [torch.zeros(1)]
-    count = program.microbatches
+    count, is_late = program.microbatches, is_flowing(program)
     found = []
     for step in range(WARM_UP + effort.steps):
-        timeline = pipeline.gathered(pipeline.step(batch * count, target * count, update=False))
-        if step >= WARM_UP:
-            found.append(gaps(timeline, margin=rest / 2))
+        result = pipeline.step(batch * count, target * count, update=is_late)
+        if step >= WARM_UP and not is_late:
+            found.append(gaps(pipeline.gathered(result), margin=rest / 2))
         watch("host", (step + 1) / (WARM_UP + effort.steps))
+    if is_late:
+        found.append(gaps(pipeline.gathered(pipeline.drain()), margin=rest / 2))
     return _trimmed_mean(np.concatenate(found))
 
 

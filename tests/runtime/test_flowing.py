@@ -76,7 +76,8 @@ def test_predicted_weights_and_tempered_rates(case: Case) -> None:
         with pytest.raises(InputError, match="no one prediction"):
             differences(case, delay=Delay(predict=True))
     else:
-        assert not differences(case, delay=Delay(predict=True, warmup=2), drains=(3,))
+        drains = () if case.backward else (3,)  # behind which it would start anew
+        assert not differences(case, delay=Delay(predict=True, warmup=2), drains=drains)
 
 
 @of([case for case in SOME if len(case.scopes) > 1])

@@ -313,6 +313,8 @@ class Flowing:
     def _restart(self) -> None:
         """Let the next update be the first of a flow."""
         self._rules.origin = self.updates
+        for part in self._all_parts:
+            part.stash.restart()
         for flow in self._flows.values():
             flow.restart()
         self._begin_flight()

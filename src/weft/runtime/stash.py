@@ -90,6 +90,14 @@ class Stash:
         self._users = [0] * self._copies
 
     @torch.no_grad()
+    def restart(self) -> None:
+        """Let forwards see the newest version as it is, and predict those behind it."""
+        self._since = self.newest
+        if self._is_apart:
+            for name, leaf in self.leaves(self.newest).items():
+                leaf.data.copy_(self._weights[name])
+
+    @torch.no_grad()
     def update(self, change: Callable[[], object]) -> None:
         """Make the next version: the newest, changed."""
         before, after = self.newest % self._copies, (self.newest + 1) % self._copies

@@ -77,12 +77,12 @@ FULL = Size(
         Curve("digits", "momentum", 0.01, 352),  # 16 passes
     ),
     sweeps=(
-        Sweep("bert", "adamw", 0.002, 2**0.5, 13, 60),
-        Sweep("gpt", "momentum", 0.01, 2**0.5, 13, 60),
-        Sweep("gpt", "adamw", 0.002, 2**0.5, 13, 60),
-        Sweep("digits", "sgd", 0.016, 2**0.25, 15, 44),  # 2 passes
-        Sweep("digits", "momentum", 0.001, 2**0.5, 14, 44),
-        Sweep("digits", "adamw", 0.001, 2**0.5, 13, 44),
+        Sweep("bert", "adamw", 0.0005, 2**0.5, 11, 150),
+        Sweep("gpt", "momentum", 0.005, 2**0.5, 12, 80),
+        Sweep("gpt", "adamw", 0.0005, 2**0.5, 12, 80),
+        Sweep("digits", "sgd", 0.016, 2**0.25, 13, 44),  # 2 passes
+        Sweep("digits", "momentum", 0.001, 2**0.5, 13, 44),
+        Sweep("digits", "adamw", 0.002, 2**0.5, 11, 44),
     ),
     main_seeds=5,
     other_seeds=3,
@@ -114,12 +114,12 @@ def runs(size: Size) -> Iterator[Run]:
             for step in range(sweep.count):
                 rate = sweep.lowest * sweep.factor**step
                 for name in SWEPT:
-                    yield Run(sweep.task, sweep.optimizer, name, rate, seed, sweep.rounds)
+                    yield Run("sweep", sweep.task, sweep.optimizer, name, rate, seed, sweep.rounds)
 
 
 def _long(curve: Curve, name: str, seed: int) -> Run:
     rate = RULES[curve.optimizer].rate(curve.rate, METHODS[name].microbatches)
-    return Run(curve.task, curve.optimizer, name, rate, seed, curve.rounds)
+    return Run("curve", curve.task, curve.optimizer, name, rate, seed, curve.rounds)
 
 
 # what is kept
@@ -235,6 +235,7 @@ def main() -> None:
         write_digits(arguments.write_digits)
         return
     record = Record(arguments.json, arguments.quick)
+    os.environ |= dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")  # of workers
     context, before = get_context("forkserver"), time.monotonic()
     context.set_forkserver_preload(["training"])
     pool = ProcessPoolExecutor(arguments.processes, context, torch.set_num_threads, (1,))

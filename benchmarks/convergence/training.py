@@ -20,13 +20,15 @@ from weft.runtime.delayed import Delayed, synchronous
 from weft.schedules import one_f_one_b
 
 POINTS = 40  # of a curve
-PARTS = 10  # of a run, none of which may be above its start
+PARTS = 10  # of a run; the worst and the last are kept
+RESULTS = ("worst", "end", "held_out", "accuracy")  # none of them where the loss is not finite
 TEMPERED = 4  # a run's quarter has lower rates
 
 
 class Run(NamedTuple):
     """What is run; a rate is that of an update, whatever it consists of."""
 
+    part: str  # curve or sweep
     task: str
     optimizer: str
     method: str
@@ -42,19 +44,20 @@ def trained(run: Run, digits: Path | None) -> dict[str, Any]:
     start = first_loss(model, learned, run.seed)
     losses = steps(run, learned, method, model)
     is_finite = all(map(math.isfinite, losses))
-    held_out, accuracy = tried(model, learned.held_out) if is_finite else (math.nan, math.nan)
-    parts = means(losses, PARTS)
+    known = losses if is_finite else losses[:-1]
     return {
         **run._asdict(),
         "start": start,
-        "worst": max(parts) if is_finite else math.inf,
-        "end": parts[-1] if is_finite else math.inf,
         "constant": learned.constant,
-        "is_stable": is_finite and max(parts) <= start,
-        "held_out": held_out,
-        "accuracy": accuracy,
-        "losses": [round(value, 4) for value in means(losses, POINTS)],
+        "losses": [round(value, 4) for value in means(known, POINTS)],
+        **(results(losses, model, learned) if is_finite else dict.fromkeys(RESULTS)),
     }
+
+
+def results(losses: list[float], model: nn.Sequential, learned: Task) -> dict[str, float]:
+    """What a run has come to, of RESULTS."""
+    parts = means(losses, PARTS)
+    return dict(zip(RESULTS, (max(parts), parts[-1], *tried(model, learned.held_out)), strict=True))
 
 
 def steps(run: Run, learned: Task, method: Method, model: nn.Sequential) -> list[float]:

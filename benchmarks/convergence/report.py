@@ -43,14 +43,19 @@ class Found:
         self.size: Size = QUICK if self.is_quick else FULL
 
     def runs(self, part: Curve | Sweep, method: str) -> list[Row]:
-        wanted = (type(part).__name__.lower(), part.task, part.optimizer, method)
+        """By seed, and those of a sweep by rate too."""
+        kind = type(part).__name__.lower()
         keys = ("part", "task", "optimizer", "method")
-        return [row for row in self.whole["runs"] if tuple(row[key] for key in keys) == wanted]
+        wanted = (kind, part.task, part.optimizer, method)
+        rows = [row for row in self.whole["runs"] if tuple(row[key] for key in keys) == wanted]
+        if isinstance(part, Curve):
+            rows = [row for row in rows if row["rate"] == part.run(method, 0).rate]
+        return sorted(rows, key=lambda row: (row["rate"], row["seed"]))
 
     def by_rate(self, sweep: Sweep, method: str) -> dict[float, list[Row]]:
         """From the lowest rate to the highest."""
         rates: dict[float, list[Row]] = {}
-        for row in sorted(self.runs(sweep, method), key=lambda row: float(row["rate"])):
+        for row in self.runs(sweep, method):
             rates.setdefault(row["rate"], []).append(row)
         return rates
 
@@ -86,7 +91,8 @@ def spread(values: Iterable[float], form: str) -> str:
     known = list(values)
     if not all(map(math.isfinite, known)):
         return f"diverged in {sum(not math.isfinite(value) for value in known)} of {len(known)}"
-    return f"{mean(known):{form}} ({min(known):{form}}–{max(known):{form}})"
+    around = f" ({min(known):{form}}–{max(known):{form}})" if len(known) > 1 else ""
+    return f"{mean(known):{form}}{around}"
 
 
 # tables
@@ -197,8 +203,8 @@ def tables(found: Found) -> Iterator[str]:
     for curve in reversed(found.size.curves):
         samples = curve.rounds * ROUND * ROWS[curve.task]
         yield (
-            f"### {NAMES[curve.task]}, {RULES[curve.optimizer]}, {samples:,} samples"
-            f" in microbatches of {ROWS[curve.task]}"
+            f"### {NAMES[curve.task]}, {RULES[curve.optimizer]}, rate {curve.rate}: {samples:,}"
+            f" samples in microbatches of {ROWS[curve.task]}"
         )
         yield ""
         yield from curves_table(found, curve)
@@ -213,11 +219,18 @@ def tables(found: Found) -> Iterator[str]:
         yield from lines(found)
 
 
+PICTURES = """\
+![Training loss over samples: mean and range of the seeds](curves.svg)
+
+![The end of short runs over their rate; a disc marks the largest stable one](rates.svg)
+"""
+
+
 def write_readme(lines: Iterable[str]) -> None:
     readme = HERE / "README.md"
     before, _, rest = readme.read_text().partition(BEGIN)
     _, _, after = rest.partition(END)
-    readme.write_text(f"{before}{BEGIN}\n\n" + "\n".join(lines) + f"{END}{after}")
+    readme.write_text(f"{before}{BEGIN}\n\n{PICTURES}\n" + "\n".join(lines) + f"\n{END}{after}")
 
 
 def _short(name: str) -> str:
@@ -241,7 +254,8 @@ def curves_picture(found: Found, axes: Any) -> None:
                 axis.plot(seen, list(map(mean, points)), **_line(name))
         axis.set_title(f"{NAMES[curve.task]}, {RULES[curve.optimizer]}, rate {curve.rate}")
         axis.set_xlabel("samples")
-    axes.flat[0].set_ylabel("training loss")
+    for row in axes:
+        row[0].set_ylabel("training loss")
 
 
 def rates_picture(found: Found, axes: Any) -> None:
@@ -259,6 +273,10 @@ def rates_picture(found: Found, axes: Any) -> None:
         axis.axhline(top, color="#bbbbbb", linewidth=0.8)
         axis.set_title(f"{NAMES[sweep.task]}, {RULES[sweep.optimizer]}")
         axis.set_xscale("log")
+        octaves = range(1 + int((sweep.count - 0.9) * math.log2(sweep.factor)))
+        axis.set_xticks([sweep.lowest * 2**octave for octave in octaves])
+        axis.xaxis.set_major_formatter("{x:.2g}")
+        axis.minorticks_off()
         axis.set_ylim(0 if sweep.task == "digits" else None, 1.2 * top)
         axis.set_xlabel("rate of an update")
     for row in axes:
@@ -274,9 +292,14 @@ def draw(found: Found, folder: Path) -> None:
     import matplotlib as mpl
 
     mpl.use("Agg")
-    mpl.rcParams |= {"font.size": 8, "svg.hashsalt": "weft", "axes.spines.top": False}
+    mpl.rcParams |= {
+        "font.size": 8,
+        "svg.hashsalt": "weft",
+        "svg.fonttype": "none",
+        "axes.spines.top": False,
+    }
     mpl.rcParams |= {"axes.spines.right": False, "axes.titlesize": 8}
-    _picture(found, folder / "curves", curves_picture, (1, 3), (11, 3.6))
+    _picture(found, folder / "curves", curves_picture, (2, 2), (9, 6.4))
     _picture(found, folder / "rates", rates_picture, (2, 3), (11, 6.4))
 
 

@@ -40,12 +40,18 @@ SAVING = 5.0  # seconds between two writes
 
 
 class Curve(NamedTuple):
-    """Long runs at one rate, that of a round."""
+    """Long runs at one rate, that of a round; with how many seeds of the main and other methods."""
 
     task: str
     optimizer: str
     rate: float
     rounds: int
+    main: int = 5
+    others: int = 3
+
+    def run(self, name: str, seed: int) -> Run:
+        rate = RULES[self.optimizer].rate(self.rate, METHODS[name].microbatches)
+        return Run("curve", self.task, self.optimizer, name, rate, seed, self.rounds)
 
 
 class Sweep(NamedTuple):
@@ -57,6 +63,13 @@ class Sweep(NamedTuple):
     factor: float
     count: int
     rounds: int
+    seeds: int = 2
+
+    def runs(self, seed: int) -> Iterator[Run]:
+        for step in range(self.count):
+            rate = self.lowest * self.factor**step
+            for name in SWEPT:
+                yield Run("sweep", self.task, self.optimizer, name, rate, seed, self.rounds)
 
 
 class Size(NamedTuple):
@@ -64,39 +77,33 @@ class Size(NamedTuple):
 
     curves: tuple[Curve, ...]
     sweeps: tuple[Sweep, ...]
-    main_seeds: int
-    other_seeds: int
-    swept_seeds: int
     updates: int  # of the comparison of synchronous methods
 
 
 FULL = Size(
     curves=(
         Curve("bert", "adamw", 0.002, 400),
+        Curve("gpt", "adamw", 0.0005, 300, main=3, others=0),
         Curve("gpt", "adamw", 0.002, 300),
-        Curve("digits", "momentum", 0.01, 352),  # 16 passes
+        Curve("digits", "momentum", 0.01, 264),  # 12 passes
     ),
     sweeps=(
         Sweep("bert", "adamw", 0.0005, 2**0.5, 11, 150),
         Sweep("gpt", "momentum", 0.005, 2**0.5, 12, 80),
         Sweep("gpt", "adamw", 0.0005, 2**0.5, 12, 80),
         Sweep("digits", "sgd", 0.016, 2**0.25, 13, 44),  # 2 passes
-        Sweep("digits", "momentum", 0.001, 2**0.5, 13, 44),
+        Sweep("digits", "momentum", 0.001, 2**0.5, 14, 44),
         Sweep("digits", "adamw", 0.002, 2**0.5, 11, 44),
     ),
-    main_seeds=5,
-    other_seeds=3,
-    swept_seeds=2,
     updates=20,
 )
 QUICK = Size(
-    curves=tuple(curve._replace(rounds=10) for curve in FULL.curves),
-    sweeps=tuple(
-        sweep._replace(factor=sweep.factor**6, count=3, rounds=10) for sweep in FULL.sweeps
+    curves=tuple(
+        curve._replace(rounds=10, main=2, others=min(curve.others, 1)) for curve in FULL.curves
     ),
-    main_seeds=2,
-    other_seeds=1,
-    swept_seeds=1,
+    sweeps=tuple(
+        sweep._replace(factor=sweep.factor**6, count=3, rounds=10, seeds=1) for sweep in FULL.sweeps
+    ),
     updates=2,
 )
 
@@ -106,20 +113,14 @@ QUICK = Size(
 
 def runs(size: Size) -> Iterator[Run]:
     """Curves first, then one seed of all sweeps after the other."""
-    for name in METHODS:
-        for seed in range(size.main_seeds if name in MAIN else size.other_seeds):
-            yield from (_long(curve, name, seed) for curve in size.curves)
-    for seed in range(size.swept_seeds):
+    for curve in size.curves:
+        for name in METHODS:
+            for seed in range(curve.main if name in MAIN else curve.others):
+                yield curve.run(name, seed)
+    for seed in range(max(sweep.seeds for sweep in size.sweeps)):
         for sweep in size.sweeps:
-            for step in range(sweep.count):
-                rate = sweep.lowest * sweep.factor**step
-                for name in SWEPT:
-                    yield Run("sweep", sweep.task, sweep.optimizer, name, rate, seed, sweep.rounds)
-
-
-def _long(curve: Curve, name: str, seed: int) -> Run:
-    rate = RULES[curve.optimizer].rate(curve.rate, METHODS[name].microbatches)
-    return Run("curve", curve.task, curve.optimizer, name, rate, seed, curve.rounds)
+            if seed < sweep.seeds:
+                yield from sweep.runs(seed)
 
 
 # what is kept

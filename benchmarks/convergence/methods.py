@@ -94,4 +94,7 @@ RULES = {
     "sgd": Rule(1.0, lambda rate: lambda named: torch.optim.SGD(named, rate)),
     "momentum": Rule(1.0, lambda rate: lambda named: torch.optim.SGD(named, rate, MOMENTUM)),
     "adamw": Rule(0.5, lambda rate: lambda named: torch.optim.AdamW(named, rate)),
+    "adamw-still": Rule(
+        0.5, lambda rate: lambda named: torch.optim.AdamW(named, rate, betas=(0.0, 0.999))
+    ),
 }

@@ -26,7 +26,12 @@ Row = dict[str, Any]
 HERE = Path(__file__).parent
 BEGIN, END = "<!-- tables -->", "<!-- end of tables -->"
 NAMES = {"digits": "ResNeXt on digits", "bert": "BERT-like", "gpt": "GPT"}
-RULES = {"sgd": "SGD", "momentum": "SGD with momentum 0.9", "adamw": "AdamW"}
+RULES = {
+    "sgd": "SGD",
+    "momentum": "SGD with momentum 0.9",
+    "adamw": "AdamW",
+    "adamw-still": "AdamW with β₁ = 0",
+}
 COLOURS = dict(
     zip(SWEPT, ("#000000", "#d55e00", "#0072b2", "#8c8c8c", "#cc79a7", "#e69f00"), strict=True)
 )

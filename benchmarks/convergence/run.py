@@ -82,13 +82,13 @@ class Size(NamedTuple):
 
 FULL = Size(
     curves=(
-        Curve("bert", "adamw", 0.002, 400),
-        Curve("gpt", "adamw", 0.0005, 300, main=3, others=0),
+        Curve("bert", "adamw", 0.001, 400),
+        Curve("gpt", "adamw-still", 0.002, 300, main=3, others=0),
         Curve("gpt", "adamw", 0.002, 300),
         Curve("digits", "momentum", 0.01, 264),  # 12 passes
     ),
     sweeps=(
-        Sweep("bert", "adamw", 0.0005, 2**0.5, 11, 150),
+        Sweep("bert", "adamw", 0.0005, 2.0, 6, 300),
         Sweep("gpt", "momentum", 0.005, 2**0.5, 12, 80),
         Sweep("gpt", "adamw", 0.0005, 2**0.5, 12, 80),
         Sweep("digits", "sgd", 0.016, 2**0.25, 13, 44),  # 2 passes
@@ -102,7 +102,7 @@ QUICK = Size(
         curve._replace(rounds=10, main=2, others=min(curve.others, 1)) for curve in FULL.curves
     ),
     sweeps=tuple(
-        sweep._replace(factor=sweep.factor**6, count=3, rounds=10, seeds=1) for sweep in FULL.sweeps
+        sweep._replace(factor=sweep.factor**4, count=3, rounds=10, seeds=1) for sweep in FULL.sweeps
     ),
     updates=2,
 )

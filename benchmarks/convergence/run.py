@@ -13,6 +13,8 @@ import datetime
 import json
 import os
 import platform
+import signal
+import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
@@ -236,6 +238,7 @@ def main() -> None:
         write_digits(arguments.write_digits)
         return
     record = Record(arguments.json, arguments.quick)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended early; start again for the rest"))
     os.environ |= dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")  # of workers
     context, before = get_context("forkserver"), time.monotonic()
     context.set_forkserver_preload(["training"])

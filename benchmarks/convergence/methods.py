@@ -31,20 +31,21 @@ MOMENTUM = 0.9
 
 @dataclass(frozen=True)
 class Method:
-    """A row of the comparison.
-
-    like  the synchronous method with as many microbatches in an update
-    """
+    """A row of the comparison."""
 
     name: str
     version: Version
     stages: int = DEVICES
     microbatches: int = ROUND
-    like: str = "synchronous"
     is_predicting: bool = False
     is_tempered: bool = False
 
-    def cut(self, model: nn.Sequential) -> list[nn.Sequential]:
+    @property
+    def like(self) -> str:
+        """The synchronous method with as many microbatches in an update."""
+        return "synchronous" + (f", N={self.microbatches}" if self.microbatches != ROUND else "")
+
+    def cut(self, model: nn.Sequential) -> list[nn.Module]:
         """The stages that the version function counts."""
         each = LAYERS // self.stages
         return [model[first : first + each] for first in range(0, LAYERS, each)]
@@ -54,20 +55,20 @@ def _every() -> Iterator[Method]:
     yield Method("synchronous", synchronous())
     yield Method("pipedream-2bw", pipedream_2bw())
     yield Method("wpipe", wpipe(DEVICES), LAYERS)
-    single = {"microbatches": 1, "like": "synchronous, N=1"}
-    yield Method("synchronous, N=1", synchronous(), **single)
-    yield Method("pipedream", pipedream(DEVICES), **single)
+    yield Method("synchronous, N=1", synchronous(), microbatches=1)
+    yield Method("pipedream", pipedream(DEVICES), microbatches=1)
     # what else can be asked for
     yield Method("pipedream-2bw fresh", pipedream_2bw(DEVICES - 1))
     yield Method("pipedream-2bw predict", pipedream_2bw(), is_predicting=True)
     yield Method("wpipe predict", wpipe(DEVICES), LAYERS, is_predicting=True)
-    yield Method("vertical-sync", vertical_sync(DEVICES), **single)
-    yield Method("pipedream predict", pipedream(DEVICES), is_predicting=True, **single)
-    yield Method("pipedream temper", pipedream(DEVICES), is_tempered=True, **single)
-    double = {"microbatches": 2 * ROUND, "like": "synchronous, N=8"}
-    yield Method("synchronous, N=8", synchronous(), **double)
-    yield Method("wpipe, N=8", wpipe(DEVICES), LAYERS, **double)
-    yield Method("wpipe fresh, N=8", wpipe(DEVICES, fresh_from=ROUND), LAYERS, **double)
+    yield Method("vertical-sync", vertical_sync(DEVICES), microbatches=1)
+    yield Method("pipedream predict", pipedream(DEVICES), is_predicting=True, microbatches=1)
+    yield Method("pipedream temper", pipedream(DEVICES), is_tempered=True, microbatches=1)
+    yield Method("synchronous, N=8", synchronous(), microbatches=2 * ROUND)
+    yield Method("wpipe, N=8", wpipe(DEVICES), LAYERS, microbatches=2 * ROUND)
+    yield Method(
+        "wpipe fresh, N=8", wpipe(DEVICES, fresh_from=ROUND), LAYERS, microbatches=2 * ROUND
+    )
 
 
 METHODS = {method.name: method for method in _every()}
@@ -87,7 +88,7 @@ class Rule:
 
     def rate(self, rate: float, microbatches: int) -> float:
         """Of an update of so many microbatches, where `rate` is that of a round."""
-        return rate * (microbatches / ROUND) ** self.power
+        return float(rate * (microbatches / ROUND) ** self.power)
 
 
 RULES = {

@@ -252,4 +252,5 @@ def task(name: str, digits_file: Path | None) -> Task:
             return encoder(rows=ROWS[name])
         case "gpt":
             return decoder(rows=ROWS[name])
-    raise SystemExit(f"there is no task {name}, only {', '.join(ROWS)}")
+        case _:
+            raise SystemExit(f"there is no task {name}, only {', '.join(ROWS)}")

@@ -115,9 +115,10 @@ def agreement(name: str, updates: int, digits: Path | None) -> dict[str, Any]:
     optimizer = RULES["momentum"].made(0.01)
     program = one_f_one_b(devices=ROUND, microbatches=ROUND)
     cut = METHODS["synchronous"].cut
-    shared = {"loss": loss, "optimizer": optimizer}
-    pipeline = Pipeline(cut(piped), program, **shared)
-    trainer = Delayed(cut(delayed), synchronous(), microbatches=ROUND, **shared)
+    pipeline = Pipeline(cut(piped), program, loss=loss, optimizer=optimizer)
+    trainer = Delayed(
+        cut(delayed), synchronous(), microbatches=ROUND, loss=loss, optimizer=optimizer
+    )
     replicas = optimizer(parallel.named_parameters())
     for update in range(updates):
         inputs, targets = batch(learned, 0, update, ROUND)

@@ -278,7 +278,7 @@ def rates_picture(found: Found, axes: Any) -> None:
         axis.axhline(top, color="#bbbbbb", linewidth=0.8)
         axis.set_title(f"{NAMES[sweep.task]}, {RULES[sweep.optimizer]}")
         axis.set_xscale("log")
-        octaves = range(1 + int((sweep.count - 0.9) * math.log2(sweep.factor)))
+        octaves = range(1 + int((sweep.steps - 0.9) * math.log2(sweep.factor)))
         axis.set_xticks([sweep.lowest * 2**octave for octave in octaves])
         axis.xaxis.set_major_formatter("{x:.2g}")
         axis.minorticks_off()

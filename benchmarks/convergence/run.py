@@ -57,18 +57,18 @@ class Curve(NamedTuple):
 
 
 class Sweep(NamedTuple):
-    """Short runs at `count` rates of an update, each `factor` times the one before."""
+    """Short runs at `steps` rates of an update, each `factor` times the one before."""
 
     task: str
     optimizer: str
     lowest: float
     factor: float
-    count: int
+    steps: int
     rounds: int
     seeds: int = 2
 
     def runs(self, seed: int) -> Iterator[Run]:
-        for step in range(self.count):
+        for step in range(self.steps):
             rate = self.lowest * self.factor**step
             for name in SWEPT:
                 yield Run("sweep", self.task, self.optimizer, name, rate, seed, self.rounds)
@@ -104,7 +104,7 @@ QUICK = Size(
         curve._replace(rounds=10, main=2, others=min(curve.others, 1)) for curve in FULL.curves
     ),
     sweeps=tuple(
-        sweep._replace(factor=sweep.factor**4, count=3, rounds=10, seeds=1) for sweep in FULL.sweeps
+        sweep._replace(factor=sweep.factor**4, steps=3, rounds=10, seeds=1) for sweep in FULL.sweeps
     ),
     updates=2,
 )

@@ -63,6 +63,13 @@ def test_the_guide_to_running_runs() -> None:
     assert names["evaluation"].loss < names["result"].loss
 
 
+def test_the_guide_to_late_weights_runs() -> None:
+    (code,) = _blocks((ROOT / "docs" / "late.md").read_text(), "python")
+    names = _run(code)
+    assert names["flight"].updates == 3
+    assert names["pipeline"].copies == {s: 2 if s < 4 else 1 for s in range(8)}
+
+
 def test_the_readmes_commands_are_understood() -> None:
     for line in _blocks(README, "console")[2].splitlines():
         words = line.partition("#")[0].removeprefix("$ weft ").split()

@@ -198,11 +198,14 @@ def agreement_table(found: Found) -> Iterator[str]:
 
 def tables(found: Found) -> Iterator[str]:
     """All of them, in the order of the README."""
-    machine = found.whole["machines"][-1]
+    machines = " and ".join(
+        f"{machine['cores']} cores with torch {machine['torch'].split('+')[0]}"
+        for machine in found.whole["machines"]
+    )
     is_part = "**A quick run, which only shows that the script works.** " if found.is_quick else ""
     yield (
         f"{is_part}{len(found.whole['runs'])} runs, {found.whole['seconds'] / 60:.1f} minutes on"
-        f" {machine['cores']} cores, torch {machine['torch'].split('+')[0]}."
+        f" {machines}."
     )
     yield ""
     for curve in reversed(found.size.curves):

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from tests.runtime.asynchrony import OPTIMIZERS, Case, cases, differences
-from tests.runtime.models import MODELS, adam, batches, is_same, squared
+from tests.runtime.models import MODELS, WIDTH, Faulty, adam, batches, is_same, squared
 from weft.errors import InputError, NonfiniteError, WeftError
 from weft.ir.versions import resident_versions
 from weft.lower import split as split_backward
@@ -113,6 +113,17 @@ def test_an_update_with_a_loss_that_is_not_finite_is_skipped_everywhere() -> Non
             differences(case, model="broken")
 
 
+def test_a_step_that_fails_in_flight_ends_the_run() -> None:
+    program = Case("pipedream-2bw", "", 2, 2, versions.pipedream_2bw()).program
+    pipeline = Pipeline([nn.Linear(WIDTH, WIDTH), Faulty()], program, loss=squared, optimizer=adam)
+    ((batch, target),) = batches(6, 1)
+    pipeline.step(batch, target)
+    with pytest.raises(WeftError, match="device 1 failed at 1F2@0: out of luck"):
+        pipeline.step(batch, target)
+    with pytest.raises(WeftError, match="begin anew"):
+        pipeline.step(batch, target)
+
+
 # resident copies
 
 
@@ -186,7 +197,8 @@ def test_evaluation_drains_and_changes_nothing() -> None:
         program = case.program
         make, data, loss = MODELS["layers"]
         stages = make(program.stages)
-        pipeline = Pipeline(stages, program, loss=loss, optimizer=adam)
+        delay = Delay(predict=case.variant != "fresh")
+        pipeline = Pipeline(stages, program, loss=loss, optimizer=adam, delay=delay)
         (batch, target), *others = data(3 * program.microbatches, 3)
         for one in others:
             pipeline.step(*one)

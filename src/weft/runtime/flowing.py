@@ -119,7 +119,7 @@ class Flowing:
         self._copies = {stage: copy for (_, stage), copy in site.copies.items()}
         ring = ring_of(program)
         self._numbers = ring.microbatches * ring.steps
-        self._given = Given()
+        self._given, self._local = Given(), Loopback()
         self._versions = Versions(program)
         self.parts = self._parted(site, makers)
         setting = Setting(ring, site.world.transport, site.forms, Stage.forward)
@@ -142,6 +142,7 @@ class Flowing:
         self.updates = 0  # that batches were given for
         self._runs: dict[int, int] = {}  # of the ledger, by update
         self._losses: dict[int, dict[int, Loss]] = {}
+        self._is_broken = False
         self._begin_flight()
 
     # what a user asks for
@@ -161,7 +162,7 @@ class Flowing:
                 runner.batch.inputs[number] = inputs[index]
         page = self._world.ledger.open(run, count)
         self._rules.pages[update], self._runs[update] = page, run
-        self._rules.forget(self._settled)
+        self._forget()
         self.updates += 1
         self._run({one: [*flow.until(first + count)] for one, flow in self._flows.items()})
         if update < self._delay.warmup:
@@ -203,11 +204,13 @@ class Flowing:
     def _all_parts(self) -> list[Part]:
         return [part for parts in self.parts.values() for part in parts]
 
-    @property
-    def _settled(self) -> int:
-        """Updates that are over in all parts of this process."""
+    def _forget(self) -> None:
+        """Drop what is known of updates that are over in all parts of this process."""
         least = min((part.stash.newest for part in self._all_parts), default=self.updates)
-        return least if self._rules.scaling is None else min(least, self._rules.scaling.known)
+        if self._rules.scaling is not None:
+            least = min(least, self._rules.scaling.known)
+        self._rules.forget(least)
+        self._runs = {update: run for update, run in self._runs.items() if update >= least}
 
     # building
 
@@ -250,7 +253,8 @@ class Flowing:
         tie = None
         if number is not None:
             devices = [self._program.placement.pipes[0][end.stage] for end in ends]
-            tie = Tie(number, devices, [end.stage for end in ends].index(stage), site.world)
+            index = [end.stage for end in ends].index(stage)
+            tie = Tie(number, devices, index, site.world.transport, self._local)
         return Part(
             stage if number is None else self._program.stages + number,
             home,
@@ -269,6 +273,14 @@ class Flowing:
     # running
 
     def _run(self, items: Mapping[int, list[Item]]) -> None:
+        """Run these; what fails on the way leaves microbatches that nothing can finish."""
+        if self._is_broken:
+            raise WeftError("an earlier step failed with microbatches in flight; begin anew")
+        self._is_broken = True
+        self._run_all(items)
+        self._is_broken = False
+
+    def _run_all(self, items: Mapping[int, list[Item]]) -> None:
         for device, flight_items in self._log.items():
             flight_items += [item for item in items[device] if item.microbatch < self._until]
         transport = self._world.transport

@@ -29,8 +29,8 @@ from weft.runtime.makers import Nonfinite
 from weft.runtime.message import Message, Receive, Route, Send
 from weft.runtime.scale import Scale, Scaling
 from weft.runtime.stash import Stash
+from weft.runtime.transport import Transport
 from weft.runtime.transport.loopback import Loopback
-from weft.runtime.world import World
 
 AHEAD = 4  # updates of a tied weight that may be under way
 TIED = "the gradients of a tied weight"
@@ -244,12 +244,22 @@ class Part:
 
 
 class Tie:
-    """One end of a tied weight: gradients of all ends meet at each of them."""
+    """One end of a tied weight: gradients of all ends meet at each of them.
 
-    def __init__(self, number: int, ends: Sequence[int], index: int, world: World) -> None:
-        self._index, self.is_first, self._transport = index, index == 0, world.transport
+    `ends` are their devices. Ends on one device meet in `local`.
+    """
+
+    def __init__(
+        self,
+        number: int,
+        ends: Sequence[int],
+        index: int,
+        transport: Transport,
+        local: Loopback,
+    ) -> None:
+        self._index, self.is_first = index, index == 0
         self._sends: list[list[Send]] = []
-        self._receives: list[dict[int, tuple[Message, Receive]]] = []
+        self._receives: list[dict[int, tuple[Transport, Message, Receive]]] = []
         for turn in range(AHEAD):
             sends, receives = [], {}
             for other, device in enumerate(ends):
@@ -259,8 +269,9 @@ class Tie:
                 back = self._message(number, (turn, other, index), len(ends))
                 to = Route(there, ends[index], device, TIED, 0)
                 of = Route(back, device, ends[index], TIED, 0)
-                sends.append(world.transport.sender(to, _unknown))
-                receives[other] = (back, world.transport.receiver(of, _unknown))
+                by = local if device == ends[index] else transport
+                sends.append(by.sender(to, _unknown))
+                receives[other] = (by, back, by.receiver(of, _unknown))
             self._sends.append(sends)
             self._receives.append(receives)
 
@@ -276,14 +287,15 @@ class Tie:
 
     def has(self, update: int) -> bool:
         """Whether the other ends' gradients are here, where one process runs all devices."""
-        transport = self._transport
-        assert isinstance(transport, Loopback)
-        return all(transport.has(message) for message, _ in self._receives[update % AHEAD].values())
+        return all(
+            isinstance(by, Loopback) and by.has(message)
+            for by, message, _ in self._receives[update % AHEAD].values()
+        )
 
     def total(self, update: int, grad: Tensor | None) -> Tensor:
         """The sum over all ends, in the order of their stages."""
         parts = {self._index: grad}
-        for other, (_, receive) in self._receives[update % AHEAD].items():
+        for other, (_, _, receive) in self._receives[update % AHEAD].items():
             (parts[other],) = receive()
         found = [parts[index] for index in sorted(parts)]
         return reduce(torch.add, (part for part in found if part is not None))

@@ -79,29 +79,29 @@ class Stage:
         saved = self._saved[microbatch] = Saved(tuple([self._leaf(value) for value in inputs]))
         if is_divided and self._is_deferring:
             saved.tape = Tape()
-        saved.versions = self.versions
-        if self.is_stashing:
+        if self.stashes and self.is_stashing:
+            saved.versions = self.versions
             for stash, version in zip(self.stashes, saved.versions, strict=True):
                 stash.take(version)
         if self._is_recomputed:
             with torch.no_grad():
-                return tuple(value.detach() for value in self._run(microbatch, saved))
-        saved.outputs = self._run(microbatch, saved)
+                outputs = self._run(microbatch, saved, self._leaves(saved))
+            return tuple(value.detach() for value in outputs)
+        saved.outputs = self._run_kept(microbatch, saved)
         return tuple([value.detach() for value in saved.outputs])
 
     def infer(self, microbatch: int, inputs: Sequence[Tensor]) -> Values:
         """The outputs alone: nothing is kept for a backward."""
-        newest = tuple(stash.newest for stash in self.stashes)
+        given = Saved(tuple(map(self._here, inputs)))
+        swap = {name: w for stash in self.stashes for name, w in stash.seen().items()}
         with torch.no_grad():
-            return self._run(
-                microbatch, Saved(tuple(map(self._here, inputs)), versions=newest), is_kept=False
-            )
+            return self._run(microbatch, given, swap)
 
     def recompute(self, microbatch: int) -> None:
         """The forward again, from the stored inputs; buffers are not touched twice."""
         saved = self._saved[microbatch]
         buffers = {name: buffer.clone() for name, buffer in self.module.named_buffers()}
-        saved.outputs = self._run(microbatch, saved, buffers)
+        saved.outputs = self._run_kept(microbatch, saved, buffers)
 
     def backward(
         self, microbatch: int, gradients: Sequence[Tensor | None]
@@ -111,7 +111,7 @@ class Stage:
         outputs, grads = _differentiable(saved.outputs, self._all_here(gradients))
         if outputs:
             _backward(outputs, grads)
-        if self.is_stashing:
+        if saved.versions:
             for stash, version in zip(self.stashes, saved.versions, strict=True):
                 stash.give_back(version)
         return tuple([value.grad for value in saved.inputs])
@@ -164,28 +164,32 @@ class Stage:
     def in_flight(self) -> int:
         return len(self._saved)
 
-    def _run(
-        self,
-        microbatch: int,
-        saved: Saved,
-        buffers: dict[str, Tensor] | None = None,
-        *,
-        is_kept: bool = True,
+    def _leaves(self, saved: Saved) -> dict[str, Tensor]:
+        """The weights of a forward, where there are versions of them."""
+        if self.is_stashing:
+            versions = zip(self.stashes, saved.versions, strict=True)
+            return {n: leaf for stash, v in versions for n, leaf in stash.leaves(v).items()}
+        return {n: w for stash in self.stashes for n, w in stash.leaves(stash.newest).items()}
+
+    def _run_kept(
+        self, microbatch: int, saved: Saved, buffers: dict[str, Tensor] | None = None
     ) -> Values:
+        """A forward whose graph is kept for the backward."""
+        if not self.stashes:
+            return self._run(microbatch, saved, buffers or {})
+        swap = self._leaves(saved) | (buffers or {})
+        with nullcontext() if self.is_stashing else following(self.stashes):
+            return self._run(microbatch, saved, swap)
+
+    def _run(self, microbatch: int, saved: Saved, swap: dict[str, Tensor]) -> Values:
+        """A forward with these weights and buffers in place of the module's own."""
         self._draw.enter(microbatch)
         self._recorder.tape = saved.tape
-        swap = buffers or {}
-        for stash, version in zip(self.stashes, saved.versions, strict=True):
-            swap |= stash.leaves(version if self.is_stashing else stash.newest)
+        inputs = saved.inputs
         try:
-            with nullcontext() if self.is_stashing or not is_kept else following(self.stashes):
-                out = (
-                    functional_call(self.module, swap, saved.inputs)
-                    if swap
-                    else self.module(*saved.inputs)
-                )
-                values = out if isinstance(out, tuple) else (out,)
-                return (self.loss(values[0], microbatch),) if self.loss else values
+            out = functional_call(self.module, swap, inputs) if swap else self.module(*inputs)
+            values = out if isinstance(out, tuple) else (out,)
+            return (self.loss(values[0], microbatch),) if self.loss else values
         finally:
             self._recorder.tape = None
 

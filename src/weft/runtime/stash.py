@@ -61,6 +61,11 @@ class Stash:
     def parameters(self) -> list[nn.Parameter]:
         return [*self._weights.values()]
 
+    def seen(self) -> Leaves:
+        """The newest weights as forwards compute with them, not predicted."""
+        dtype = self._dtype
+        return {name: w.detach().to(dtype or w.dtype) for name, w in self._weights.items()}
+
     def weight(self, name: str) -> nn.Parameter:
         """The newest of a weight."""
         return self._weights[name]

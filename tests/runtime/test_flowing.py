@@ -31,19 +31,18 @@ def of(cases: list[Case]) -> pytest.MarkDecorator:
 @of(ALL)
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_every_variant_is_exact(case: Case, optimizer: str) -> None:
-    """With dropout, a short last microbatch, and drains in between."""
-    assert not differences(case, optimizer=OPTIMIZERS[optimizer], drains=(0, 3))
-
-
-@of(ALL)
-def test_every_variant_is_exact_with_every_norm(case: Case) -> None:
-    for scope in case.scopes:
-        assert not differences(case, clip=0.05, scope=scope, drains=(2,))
-
-
-@of(ALL)
-def test_every_variant_is_exact_recomputed(case: Case) -> None:
-    assert not differences(case, is_recomputed=True, clip=0.05)
+    """With and without every norm, recomputation and drains; dropout; a short last microbatch."""
+    for scope in (None, *case.scopes):
+        for is_recomputed, drains in ((False, (0, 3)), (True, (2,)), (False, ())):
+            found = differences(
+                case,
+                optimizer=OPTIMIZERS[optimizer],
+                clip=None if scope is None else 0.05,
+                scope=scope,
+                is_recomputed=is_recomputed,
+                drains=drains,
+            )
+            assert not found, (scope, is_recomputed, drains)
 
 
 @of([case for case in ALL if case.backward is None])

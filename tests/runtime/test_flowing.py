@@ -14,7 +14,7 @@ from weft.errors import InputError, NonfiniteError, WeftError
 from weft.ir.versions import resident_versions
 from weft.lower import split as split_backward
 from weft.notation import token
-from weft.runtime import Delay, Pipeline, Scale
+from weft.runtime import Delay, Pipeline, Scale, flowing
 from weft.runtime import delayed as versions
 from weft.runtime.flow import flight
 from weft.runtime.stash import Stash
@@ -189,6 +189,19 @@ def test_the_timeline_of_a_flight_has_its_versions() -> None:
     assert "0F8@3" in {token(timeline.program, row) for row in range(len(timeline.program))}
     assert (timeline.end > timeline.start).all()
     assert pipeline.drain().updates == 0
+
+
+def test_of_a_long_flight_the_first_updates_are_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(flowing, "RECORDED", 2)
+    program = Case("pipedream-2bw", "", 2, 2, versions.pipedream_2bw()).program
+    pipeline = Pipeline(MODELS["layers"].stages(2), program, loss=squared, optimizer=adam)
+    for _ in range(2):
+        for batch, target in batches(6, 5):
+            pipeline.step(batch, target)
+        landed = pipeline.drain()
+        assert landed.updates == 5
+        assert landed.timeline.program == flight(program, 4)
+        assert (landed.timeline.end > landed.timeline.start).all()
 
 
 def test_evaluation_drains_and_changes_nothing() -> None:

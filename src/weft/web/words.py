@@ -7,17 +7,7 @@ from weft.draw.marks import LETTERS, Mark
 from weft.draw.palette import HATCHED, PALETTES, TINTS, Palette, colour
 from weft.ir.kinds import Kind, Part
 from weft.notation.tokens import FORMS
-
-MEANINGS = {
-    "warm-up": "nothing has reached the device yet",
-    "host": "the device's host works between two actions",
-    "value": "another device has not computed what comes next",
-    "wire": "it is computed and on its way",
-    "memory": "something else is ready and would not fit",
-    "order": "something else is ready, but the program runs another first",
-    "optimizer": "the weights are being updated",
-    "cool-down": "all its work is done, the step is not",
-}
+from weft.timeline.idle import Cause
 
 
 def words() -> dict[str, object]:
@@ -25,7 +15,7 @@ def words() -> dict[str, object]:
     return {
         "kinds": [_kind(kind) for kind in Kind],
         "parts": [_part(part) for part in Part],
-        "causes": MEANINGS,
+        "causes": {cause.value: cause.meaning for cause in Cause},
         "palettes": {name: _colours(palette) for name, palette in PALETTES.items()},
     }
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 import argparse
 import weakref
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -26,6 +26,7 @@ from typing import Any, NamedTuple
 import torch
 import torch.distributed as dist
 from borrowed import Row, Watch, reported, run
+from formulas import Place, saved, saved_recomputed, versions
 from methods import Method
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
@@ -58,32 +59,6 @@ class Setting(NamedTuple):
     def program(self) -> Program:
         program = Method(self.schedule).program(RANKS, self.microbatches)
         return recompute(program) if self.recompute == "yes" else program
-
-
-# what is expected, in units of a device's share of the weights (P/D) and of what a microbatch saves
-# in the whole model (A/D); `boundary` is the input of a stage in that unit
-
-VERSIONS: dict[str, Callable[[int], float]] = {
-    "gpipe": lambda device: 1,
-    "1f1b": lambda device: 1,
-    "pipedream": lambda device: RANKS - device,
-    "pipedream-2bw": lambda device: 2,
-    "wpipe": lambda device: 1.5,
-}
-
-
-def in_flight(schedule: str, device: int) -> float:
-    """Microbatches between F and B on a device; those of WPipe are through half of its share."""
-    if schedule == "gpipe":
-        return MICROBATCHES
-    return RANKS - device if schedule != "wpipe" else 2 * RANKS - device
-
-
-def activations(setting: Setting, device: int, boundary: float) -> float:
-    """The input of a microbatch that is recomputed belongs to what it saves, so counts once."""
-    part = 0.5 if setting.schedule == "wpipe" else 1.0
-    count = in_flight(setting.schedule, device)
-    return (count - 1) * boundary + part if setting.recompute == "yes" else count * part
 
 
 # in a rank
@@ -130,11 +105,11 @@ class Counted(nn.Module):
         self._count.weights |= used
         self._count.activations.hold(value, value)
 
-        def pack(saved: Tensor) -> Tensor | Packed:
-            if saved.data_ptr() in used:
-                return saved
-            packed = Packed(saved)
-            self._count.activations.hold(saved, packed)
+        def pack(kept: Tensor) -> Tensor | Packed:
+            if kept.data_ptr() in used:
+                return kept
+            packed = Packed(kept)
+            self._count.activations.hold(kept, packed)
             return packed
 
         with saved_tensors_hooks(pack, lambda packed: getattr(packed, "value", packed)):
@@ -225,12 +200,15 @@ def whole() -> dict[str, int]:
 
 
 def row(arguments: argparse.Namespace, setting: Setting, watch: Watch) -> Row:
-    found = [rank["found"] for rank in run(job, setting, arguments, watch)]
+    by_rank = run(job, setting, arguments, watch)
+    found = [rank["found"] for rank in by_rank]
     unit = whole()
     boundary = unit["boundary"] / unit["activations"] * RANKS
+    places = [Place(device, RANKS, MICROBATCHES) for device in range(RANKS)]
+    expected = partial(saved_recomputed, boundary=boundary) if setting.recompute == "yes" else saved
     formula = {
-        "weights": [VERSIONS[setting.schedule](device) for device in range(RANKS)],
-        "activations": [activations(setting, device, boundary) for device in range(RANKS)],
+        "weights": [versions(setting.schedule, place) for place in places],
+        "activations": [expected(setting.schedule, place) for place in places],
     }
     measured = {kind: [rank[kind] * RANKS / unit[kind] for rank in found] for kind in formula}
     cells = [
@@ -238,7 +216,8 @@ def row(arguments: argparse.Namespace, setting: Setting, watch: Watch) -> Row:
         shown([rank["outputs"] * RANKS / unit["activations"] for rank in found]),
         " ".join(f"{sum(rank.values()) / MEBI:.1f}" for rank in found),
     ]
-    facts = {"measured": measured, "formula": formula, "bytes": found, "unit": unit}
+    left = [rank["left"] for rank in by_rank]  # once nothing is in flight
+    facts = {"measured": measured, "formula": formula, "bytes": found, "unit": unit, "left": left}
     return Row(cells, facts)
 
 

@@ -10,7 +10,9 @@ times the samples, and their all-reduce takes no time. A forward of the 96 layer
 from __future__ import annotations
 
 import argparse
+import gc
 import time
+from collections.abc import Sequence
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -18,6 +20,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+import torch.distributed as dist
 from borrowed import WARM_UP, Row, Watch, estimate, reported, run
 from methods import BACKWARD, BY_NAME, METHODS, MICROBATCHES, SIZES, Method, Model, cost, period
 from torch import Tensor, nn
@@ -25,12 +28,13 @@ from torch import Tensor, nn
 import weft
 from weft.cost import Share
 from weft.ir.kinds import Kind
-from weft.timeline import Timeline
+from weft.runtime.flowing import Flight
+from weft.runtime.result import Result
 
 DEVICES = 8  # of all replicas
 STEPS = 8
 WIDTH = 64  # of a sample
-MODEL = Model(layers=96)
+LAYERS = 96
 
 
 class Setting(NamedTuple):
@@ -61,7 +65,7 @@ class Sleeping(nn.Module):
     def __init__(self, layers: int) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.zeros(WIDTH))
-        self._part = MODEL._replace(layers=layers)
+        self._part = Model(layers)
 
     def forward(self, value: Tensor) -> Tensor:
         out: Tensor = _Nap.apply(value, self.weight, self._part.forward(len(value)))
@@ -101,7 +105,7 @@ def trained(
 ) -> dict[str, Any]:
     """When each step of a run ended on this rank, and the mean seconds of its F and B."""
     program = method.program(setting.ranks, setting.microbatches)
-    stages = [Sleeping(MODEL.layers // program.stages) for _ in range(program.stages)]
+    stages = [Sleeping(arguments.layers // program.stages) for _ in range(program.stages)]
     pipeline = weft.Pipeline(
         stages,
         program,
@@ -109,18 +113,24 @@ def trained(
         optimizer=lambda named: torch.optim.SGD([weight for _, weight in named], lr=1e-3),
         transport=arguments.transport,
     )
-    ends = []
+    gc.collect()  # of what the last method has left
+    dist.barrier()
+    ends, results = [], []
     for _ in range(WARM_UP + 1 + arguments.steps):
-        result = pipeline.step(*data)
+        results.append(pipeline.step(*data))
         ends.append(time.monotonic())
-    timeline = pipeline.drain().timeline if method.is_asynchronous else result.timeline
-    return {"ends": ends, **{kind.name: seconds(timeline, kind) for kind in (Kind.F, Kind.B)}}
+    flown = [pipeline.drain()] if method.is_asynchronous else results[1:]
+    dist.barrier()
+    return {"ends": ends, **{kind.name: seconds(flown, kind) for kind in (Kind.F, Kind.B)}}
 
 
-def seconds(timeline: Timeline, kind: Kind) -> float:
+def seconds(flown: Sequence[Result | Flight], kind: Kind) -> float:
     """Of an action of this process, on average."""
-    mine = (timeline.start > 0) & (timeline.program.actions.kind == kind)
-    return float((timeline.end - timeline.start)[mine].mean())
+    found = []
+    for timeline in (one.timeline for one in flown):
+        mine = (timeline.start > 0) & (timeline.program.actions.kind == kind)
+        found.append((timeline.end - timeline.start)[mine])
+    return float(np.concatenate(found).mean())
 
 
 # the report
@@ -128,12 +138,15 @@ def seconds(timeline: Timeline, kind: Kind) -> float:
 
 def row(arguments: argparse.Namespace, setting: Setting, watch: Watch) -> Row:
     by_rank = run(job, setting, arguments, watch)
-    facts = {name: fact(setting, name, by_rank) for name in arguments.methods}
+    model = Model(arguments.layers)
+    facts = {name: fact(setting, model, name, by_rank) for name in arguments.methods}
     cells = [f"{one['rate'].shown(digits=0)} {one['of ideal']:.3f}" for one in facts.values()]
     return Row(cells, {"samples": setting.samples, "methods": facts})
 
 
-def fact(setting: Setting, name: str, by_rank: list[dict[str, Any]]) -> dict[str, Any]:
+def fact(
+    setting: Setting, model: Model, name: str, by_rank: list[dict[str, Any]]
+) -> dict[str, Any]:
     """Throughput, and how it compares with the simulator's.
 
     ideal     every action takes what it should, and messages take no time
@@ -141,7 +154,7 @@ def fact(setting: Setting, name: str, by_rank: list[dict[str, Any]]) -> dict[str
     """
     periods = np.diff(by_rank[0][name]["ends"])[WARM_UP:]
     program = BY_NAME[name].program(setting.ranks, setting.microbatches)
-    ideal = period(program, cost(program, MODEL, setting.size))
+    ideal = period(program, cost(program, model, setting.size))
     forward, backward = (
         BY_NAME[name].stages_per_device * float(np.mean([rank[name][kind] for rank in by_rank]))
         for kind in "FB"
@@ -161,6 +174,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--ranks", type=int, nargs="+", default=[2, 4, 8], help="of a pipeline")
     parser.add_argument("--sizes", type=int, nargs="+", default=[*SIZES], help="of a microbatch")
     parser.add_argument("--methods", nargs="+", default=[method.name for method in METHODS])
+    parser.add_argument("--layers", type=int, default=LAYERS, help="of the model")
     parser.add_argument("--steps", type=int, default=STEPS, help="after a warm-up")
     parser.add_argument("--json", type=Path, help="where the results go")
     parser.add_argument("--quick", action="store_true", help="2 ranks, sizes 1 and 64, 3 steps")

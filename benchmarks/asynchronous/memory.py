@@ -101,6 +101,8 @@ class Counted(nn.Module):
         self.blocks, self._count = nn.Sequential(*blocks), count
 
     def forward(self, value: Tensor) -> Tensor:
+        if value.is_meta:  # only its form is asked for
+            return self.blocks(value)
         used = {weight.data_ptr(): weight.nbytes for weight in self.parameters()}
         self._count.weights |= used
         self._count.activations.hold(value, value)

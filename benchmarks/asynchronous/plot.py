@@ -36,6 +36,7 @@ PARTS = {
     "outputs": "#ccbb44",
 }
 SIZE = "samples of a microbatch"
+SHARED: dict[str, Any] = {"sharey": "row", "layout": "constrained"}
 MEBI = 1 << 20
 
 Curves = Mapping[str, Sequence[tuple[float, float]]]
@@ -46,29 +47,32 @@ def drawn(axes: Axes, curves: Curves, **looks: Any) -> None:
         axes.plot(*zip(*points, strict=True), label=name, **{**STYLES[name], **looks})
 
 
-def sized(panels: Sequence[Sequence[Axes]]) -> None:
+def sized(panels: Sequence[Sequence[Axes]], least: float) -> None:
     """Throughput on top, its share of what busy devices would reach below."""
+    panels[1][0].set_ylim(least, 1.02)
     for axes in (*panels[0], *panels[1]):
         axes.set_xscale("log", base=2)
         axes.xaxis.set_major_formatter("{x:.0f}")
     for top, bottom in zip(*panels, strict=True):
         top.set_yscale("log")
-        bottom.set(ylim=(0.35, 1.03), xlabel=SIZE)
+        bottom.set(xlabel=SIZE)
     panels[0][0].set_ylabel("samples / s")
     panels[1][0].set_ylabel("of devices that never wait")
 
 
 def named(figure: Figure, axes: Axes) -> None:
     handles, labels = axes.get_legend_handles_labels()
-    known = dict(zip(labels, handles, strict=True))
+    known: dict[str, Any] = {}
+    for label, handle in zip(labels, handles, strict=True):
+        known.setdefault(label, handle)
     figure.legend(known.values(), known.keys(), loc="outside lower center", ncols=len(known))
 
 
 def measured(rows: Sequence[dict[str, Any]]) -> Figure:
     """Symbols are measured, dashed lines ideal."""
     by_ranks = grouped(rows, "ranks")
-    figure, panels = plt.subplots(2, len(by_ranks), figsize=(9, 5.2), layout="constrained")
-    sized(panels)
+    figure, panels = plt.subplots(2, len(by_ranks), figsize=(9, 5.2), **SHARED)
+    sized(panels, 0.6)
     for column, (ranks, mine) in enumerate(by_ranks.items()):
         top, bottom = panels[:, column]
         top.set_title(f"M : N = {ranks} : {mine[0]['replicas']}")
@@ -96,8 +100,8 @@ def simulated(rows: Sequence[dict[str, Any]]) -> Figure:
         if row["links"] == "free" and row["method"] == "pipedream-2bw"
     }
     by_ranks = grouped([row for row in rows if row["links"] != "free"], "ranks")
-    figure, panels = plt.subplots(2, len(by_ranks), figsize=(13, 5.2), layout="constrained")
-    sized(panels)
+    figure, panels = plt.subplots(2, len(by_ranks), figsize=(13, 5.2), **SHARED)
+    sized(panels, 0.4)
     for column, (ranks, mine) in enumerate(by_ranks.items()):
         top, bottom = panels[:, column]
         top.set_title(f"M : N = {ranks} : {64 // ranks}")

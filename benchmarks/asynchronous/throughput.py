@@ -32,7 +32,7 @@ from weft.runtime.flowing import Flight
 from weft.runtime.result import Result
 
 DEVICES = 8  # of all replicas
-STEPS = 8
+STEPS = 7
 WIDTH = 64  # of a sample
 LAYERS = 96
 

@@ -48,8 +48,13 @@ class Setting(NamedTuple):
     schedule: str
     recompute: str
 
-    ranks = RANKS
-    refusal = ""
+    @property
+    def ranks(self) -> int:
+        return RANKS
+
+    @property
+    def refusal(self) -> str:
+        return ""
 
     @property
     def microbatches(self) -> int:

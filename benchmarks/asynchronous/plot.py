@@ -72,7 +72,7 @@ def measured(rows: Sequence[dict[str, Any]]) -> Figure:
     """Symbols are measured, dashed lines ideal."""
     by_ranks = grouped(rows, "ranks")
     figure, panels = plt.subplots(2, len(by_ranks), figsize=(9, 5.2), **SHARED)
-    sized(panels, 0.6)
+    sized(panels, 0.58)
     for column, (ranks, mine) in enumerate(by_ranks.items()):
         top, bottom = panels[:, column]
         top.set_title(f"M : N = {ranks} : {mine[0]['replicas']}")

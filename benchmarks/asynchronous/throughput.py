@@ -44,7 +44,9 @@ class Setting(NamedTuple):
     replicas: int
     size: int
 
-    refusal = ""
+    @property
+    def refusal(self) -> str:
+        return ""
 
     @property
     def microbatches(self) -> int:

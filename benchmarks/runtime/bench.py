@@ -115,11 +115,16 @@ def reported(
     columns: Sequence[str],
     rows: Sequence[Setting],
     make: Callable[[Setting, Watch], Row],
+    *,
+    rounds: int = 0,
 ) -> None:
-    """Make the rows one by one; whatever ends the script, those made are printed and saved."""
+    """Make the rows one by one; whatever ends the script, those made are printed and saved.
+
+    A row of another kind of setting is one with a `refusal`; it may have rounds of its own.
+    """
     console = Console(width=None if os.isatty(1) else 220)
-    table = Table("schedule", "ranks", "microbatches", *columns, box=box.MARKDOWN)
-    rounds = arguments.steps + WARM_UP
+    table = Table(*rows[0]._fields, *columns, box=box.MARKDOWN)
+    rounds = rounds or arguments.steps + WARM_UP
     made: list[dict[str, Any]] = []
     with Progress(console=console, auto_refresh=False) as progress:
         bar = progress.add_task("", total=len(rows) * rounds)

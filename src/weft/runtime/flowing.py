@@ -164,7 +164,7 @@ class Flowing:
         self._rules.pages[update], self._runs[update] = page, run
         self._forget()
         self.updates += 1
-        self._run({one: [*flow.until(first + count)] for one, flow in self._flows.items()})
+        self._run(self._coming(first + count, is_watched=first < self._until))
         if update < self._delay.warmup:
             self.drain()
             self._restart()
@@ -272,6 +272,12 @@ class Flowing:
 
     # running
 
+    def _coming(self, given: int, *, is_watched: bool) -> dict[int, list[Item]]:
+        """What comes next on each device here, and on all others if they are watched."""
+        is_watched = is_watched or self._world.transport.is_ordered
+        devices = self._flows if is_watched else self._runners
+        return {device: [*self._flows[device].until(given)] for device in devices}
+
     def _run(self, items: Mapping[int, list[Item]]) -> None:
         """Run these; what fails on the way leaves microbatches that nothing can finish."""
         if self._is_broken:
@@ -281,14 +287,15 @@ class Flowing:
         self._is_broken = False
 
     def _run_all(self, items: Mapping[int, list[Item]]) -> None:
-        for device, flight_items in self._log.items():
-            flight_items += [item for item in items[device] if item.microbatch < self._until]
+        for device, found in items.items():
+            self._log[device] += [item for item in found if item.microbatch < self._until]
         transport = self._world.transport
         if isinstance(transport, Loopback):
             self._run_in_turn(items, transport)
             return
         (runner,) = self._runners.values()
-        transport.go_on(*runner.messages(items))
+        if transport.is_ordered:
+            transport.go_on(*runner.messages(items))
         runner.run(items[runner.device], self._recordings[runner.device], self._until)
 
     def _run_in_turn(self, items: Mapping[int, list[Item]], waiting: Loopback) -> None:

@@ -18,7 +18,12 @@ __all__ = ["Transport"]
 
 
 class Transport(Protocol):
-    """What the executors of one process need of the world."""
+    """What the executors of one process need of the world.
+
+    `is_ordered` where `go_on` has to know the order in which other devices send.
+    """
+
+    is_ordered: bool
 
     def sender(self, route: Route, forms: Forms) -> Send:
         """A call that hands values over; they may be changed by nobody from then on."""

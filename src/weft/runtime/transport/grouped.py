@@ -65,6 +65,8 @@ class Sent(NamedTuple):
 class Grouped:
     """Messages through process groups."""
 
+    is_ordered = True
+
     def __init__(
         self,
         mesh: Mesh,

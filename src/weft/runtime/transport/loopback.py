@@ -10,6 +10,8 @@ from weft.runtime.message import Forms, Message, Receive, Route, Send, Values
 class Loopback:
     """A message is a place in a table."""
 
+    is_ordered = False
+
     def __init__(self) -> None:
         self._waiting: dict[Message, Values] = {}
 

@@ -112,6 +112,8 @@ class Block:
 class Shared:
     """Messages through blocks of shared memory, told over the mesh."""
 
+    is_ordered = False
+
     def __init__(self, mesh: Mesh, windows: Windows) -> None:
         self._mesh, self._windows = mesh, windows
         self._free: dict[tuple[int, int], list[Block]] = defaultdict(list)

@@ -30,6 +30,7 @@ SECONDS = 90.0  # that a rank gets
 PATIENCE = datetime.timedelta(seconds=60)  # of a rank that waits for another to join
 PRELOADED = ["__main__", "torch._dynamo", "weft.runtime", "weft.schedules", __name__]
 
+TRANSPORTS = ("shared", "gloo")
 CONTEXT = get_context("forkserver")
 CONTEXT.set_forkserver_preload(PRELOADED)
 
@@ -75,6 +76,16 @@ def run(
     if failed:
         raise AssertionError("\n".join(failed))
     return found
+
+
+def over_transports(ranks: int, function: Callable[..., Any], *args: Any) -> list[list[Any]]:
+    """The same over shared memory and over gloo, in the same processes; for each, by rank."""
+    by_rank = run(ranks, _over_transports, function, args)
+    return [list(found) for found in zip(*by_rank, strict=True)]
+
+
+def _over_transports(function: Callable[..., Any], args: tuple[Any, ...]) -> list[Any]:
+    return [function(*args, transport) for transport in TRANSPORTS]
 
 
 def outcomes(

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from tests.runtime.exactness import differences
 from tests.runtime.models import WIDTH, batches, squared
-from tests.runtime.ranks import run
+from tests.runtime.ranks import over_transports
 from weft.errors import InputError
 from weft.ir.graph import Backward, Graph, Stage
 from weft.ir.placement import Placement
@@ -71,9 +71,8 @@ def test_branches_are_exact() -> None:
     assert differences_by_graph() == {}
 
 
-@pytest.mark.parametrize("transport", ["shared", "gloo"])
-def test_branches_on_ranks(transport: str) -> None:
-    assert run(2, differences_by_graph, transport) == [{}] * 2
+def test_branches_on_ranks() -> None:
+    assert over_transports(2, differences_by_graph) == [[{}] * 2] * 2
 
 
 def test_a_stage_that_reads_the_whole_batch_is_refused() -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import random
+from typing import Any
 
 import pytest
 import torch
@@ -16,8 +18,9 @@ from weft.lower import split as split_backward
 from weft.notation import token
 from weft.runtime import Delay, Pipeline, Scale, flowing
 from weft.runtime import delayed as versions
-from weft.runtime.flow import flight
+from weft.runtime.flow import Item, flight
 from weft.runtime.stash import Stash
+from weft.runtime.transport.loopback import Loopback
 from weft.schedules import one_f_one_b, pipedream_2bw
 
 ALL = [case for devices in (2, 3, 4) for case in cases(devices)]
@@ -100,6 +103,27 @@ def test_running_statistics_are_those_of_the_forwards_in_order() -> None:
         for is_recomputed in (False, True):
             if case.backward is None or not is_recomputed:
                 assert not differences(case, model="normed", is_recomputed=is_recomputed)
+
+
+@of(SOME)
+def test_the_order_in_which_devices_get_on_does_not_matter(
+    case: Case, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One action at a time, of any device that can go on."""
+    chosen = random.Random(0)
+
+    def at_random(flow: flowing.Flowing, items: dict[int, list[Item]], waiting: Loopback) -> None:
+        left = {device: list(reversed(found)) for device, found in items.items()}
+        while any(left.values()):
+            for part in flow._all_parts:
+                part.announce()
+            runners = flow._runners
+            ready = [d for d in left if left[d] and runners[d].is_ready(left[d][-1], waiting)]
+            device = chosen.choice(ready)
+            runners[device].run([left[device].pop()], flow._recordings[device], flow._until)
+
+    monkeypatch.setattr(flowing.Flowing, "_run_in_turn", at_random)
+    assert not differences(case, clip=0.05, drains=(2,))
 
 
 # what is not finite
@@ -275,3 +299,7 @@ def test_what_asynchronous_training_cannot_do_is_refused() -> None:
         Pipeline(stages, stage, loss=squared, delay=Delay(scale=Scale()))
     with pytest.raises(InputError, match="floating point"):
         Delay(precision=torch.int8)
+    naive = Case("naive-async", "", 2, 1, versions.pipedream(2)).program
+    compiled: list[Any] = [torch.compile(stage) for stage in stages]
+    with pytest.raises(InputError, match=r"stashes nothing.*compiled"):
+        Pipeline(compiled, naive, loss=squared)

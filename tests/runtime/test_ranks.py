@@ -8,11 +8,9 @@ import pytest
 
 from tests.runtime.exactness import differences_of
 from tests.runtime.programs import newest_first
-from tests.runtime.ranks import run
+from tests.runtime.ranks import over_transports
 from weft.ir.program import Program
 from weft.schedules import REGISTRY, Shape, chimera, one_f_one_b, zb_h1, zbv
-
-TRANSPORTS = ("shared", "gloo")
 
 
 def train(cases: list[tuple[str, Program]], transport: str) -> dict[str, list[str]]:
@@ -34,26 +32,24 @@ def every_program(devices: int) -> Iterator[Program]:
     yield newest_first(one_f_one_b(devices=devices, microbatches=2 * devices))
 
 
-@pytest.mark.parametrize("transport", TRANSPORTS)
 @pytest.mark.parametrize("devices", [2, 4])
-def test_every_schedule(devices: int, transport: str) -> None:
+def test_every_schedule(devices: int) -> None:
     cases = [("layers", program) for program in every_program(devices)]
     assert len(cases) > 15
-    assert run(devices, train, cases, transport) == [{}] * devices
+    assert over_transports(devices, train, cases) == [[{}] * devices] * 2
 
 
-@pytest.mark.parametrize("transport", TRANSPORTS)
-def test_weights_that_stages_share(transport: str) -> None:
+def test_weights_that_stages_share() -> None:
     shape = {"devices": 4, "microbatches": 8}
     programs = [one_f_one_b(**shape), chimera(**shape), zbv(**shape)]
-    assert run(4, train, [("tied", program) for program in programs], transport) == [{}] * 4
+    cases = [("tied", program) for program in programs]
+    assert over_transports(4, train, cases) == [[{}] * 4] * 2
 
 
-@pytest.mark.parametrize("transport", TRANSPORTS)
-def test_what_stages_may_pass_on(transport: str) -> None:
+def test_what_stages_may_pass_on() -> None:
     """Shapes that only the data tell, values that nothing reads, whole numbers beside values."""
     shape = {"devices": 2, "microbatches": 4}
     programs = [one_f_one_b(**shape), chimera(**shape), zb_h1(**shape), zbv(**shape)]
     models = ("ragged", "forked", "reminded")
     cases = [(model, program) for model in models for program in programs]
-    assert run(2, train, cases, transport) == [{}] * 2
+    assert over_transports(2, train, cases) == [[{}] * 2] * 2

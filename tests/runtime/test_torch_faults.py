@@ -8,7 +8,6 @@ from __future__ import annotations
 import copy
 import re
 
-import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -27,15 +26,12 @@ from tests.runtime.models import (
     squared,
 )
 from tests.runtime.programs import crossed, newest_first
-from tests.runtime.ranks import run
+from tests.runtime.ranks import over_transports, run
 from weft.errors import WeftError
 from weft.ir.program import Program
 from weft.notation import from_torch_csv
 from weft.runtime import Pipeline, split
 from weft.schedules import chimera, dualpipev, gpipe, interleaved_zb1p, one_f_one_b, zbv
-
-both_transports = pytest.mark.parametrize("transport", ["shared", "gloo"])
-
 
 # messages
 
@@ -58,10 +54,9 @@ def train_crossing(transport: str) -> list[list[str]]:
     return [differences_of("layers", program, transport=transport) for program in programs]
 
 
-@both_transports
-def test_messages_that_cross_are_not_swapped(transport: str) -> None:
+def test_messages_that_cross_are_not_swapped() -> None:
     """All messages have the same tag; gradients are wrong by up to a factor of 20."""
-    assert run(2, train_crossing, transport) == [[[]] * 5] * 2
+    assert over_transports(2, train_crossing) == [[[[]] * 5] * 2] * 2
 
 
 # gradients that wait for their update
@@ -121,10 +116,9 @@ def test_microbatch_1_may_run_before_0() -> None:
     assert differences_of("layers", program) == []
 
 
-@both_transports
-def test_the_size_of_a_batch_may_change(transport: str) -> None:
+def test_the_size_of_a_batch_may_change() -> None:
     """Shapes are those of the first step: anything else is an error."""
-    assert run(2, train_sizes, transport) == [[]] * 2
+    assert over_transports(2, train_sizes) == [[[]] * 2] * 2
 
 
 def train_sizes(transport: str) -> list[str]:

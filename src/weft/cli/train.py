@@ -28,7 +28,7 @@ from weft.cli.options import as_json, bundled
 from weft.cli.output import facts, show, show_json, table
 from weft.cli.progress import bar
 from weft.cost import Cost
-from weft.draw.caption import number, percent, title
+from weft.draw.caption import percent, title
 from weft.errors import InputError
 from weft.notation import read_cost
 
@@ -213,7 +213,7 @@ def _report(outcome: Outcome, folder: Path | None) -> Iterator[RenderableType]:
     told = [
         ("loss", f"{first.loss:.3f} at step 1, {last.loss:.3f} at step {last.step}"),
         ("tokens/s", f"{last.tokens_per_second:,.0f} at the last step"),
-        ("peak memory", f"{number(max(outcome.peak_memory) / MEBIBYTE)} MiB on a device"),
+        ("peak memory", f"{max(outcome.peak_memory) / MEBIBYTE:.1f} MiB on a device"),
     ]
     if any(outcome.staleness):
         told.append(("staleness", f"{_each(outcome.staleness)} updates, by stage"))

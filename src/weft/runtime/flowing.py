@@ -376,6 +376,11 @@ def rules_of(
 ) -> Rules:
     """What updates go by; refused where the program cannot have it so."""
     check_ties(program, ties)
+    if not program.is_stashing and any(map(_is_compiled, stages)):
+        raise InputError(
+            f"{program.name} stashes nothing: its backwards look up newer weights, which a compiled"
+            f" stage does not do. Use stages as they are, or a schedule that stashes"
+        )
     if scopes.delay.predict and not program.is_stashing and (program.actions.kind == Kind.R).any():
         raise InputError(
             f"{program.name} stashes nothing and is recomputed: its backwards cannot start from"
@@ -413,6 +418,10 @@ def rules_of(
         temper=delay.temper,
         scaling=scaling,
     )
+
+
+def _is_compiled(stage: nn.Module) -> bool:
+    return any(hasattr(module, "_orig_mod") for module in stage.modules())
 
 
 def _is_by_stage(groups: Mapping[int, Sequence[Share]]) -> bool:

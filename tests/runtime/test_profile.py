@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from tests.runtime.models import WIDTH, Faulty, layers, squared
+from tests.runtime.models import WIDTH, Faulty, is_same, layers, squared
 from tests.runtime.ranks import run
 from weft.cost import Cost, Provenance, Share
 from weft.errors import InputError, WeftError
@@ -24,7 +24,7 @@ from weft.runtime import split
 from weft.runtime.profile import BRIEF, Effort, Sample, profiled
 from weft.runtime.profile.rests import gaps
 from weft.runtime.profile.rounds import AGAIN, SPLIT, WHOLE, ways_of
-from weft.schedules import chimera, dualpipe, gpipe, one_f_one_b, zb_h1
+from weft.schedules import chimera, dualpipe, gpipe, one_f_one_b, pipedream_2bw, zb_h1
 from weft.simulate import simulate
 from weft.timeline import Timeline
 
@@ -235,3 +235,14 @@ def test_a_stage_that_fails_is_named() -> None:
     modules = [nn.Linear(WIDTH, WIDTH), Faulty()]
     with pytest.raises(WeftError, match="stage 1 failed in its profile: out of luck"):
         profiled(modules, one_f_one_b(devices=2, microbatches=4), SAMPLE, QUICK)
+
+
+def test_an_asynchronous_stage_is_timed_with_its_stash() -> None:
+    """As it will run: forwards with the leaves of a version, updates that write the next."""
+    modules = stages(2)
+    before = copy.deepcopy([module.state_dict() for module in modules])
+    cost = profiled(modules, pipedream_2bw(devices=2, microbatches=2), SAMPLE, QUICK)
+    assert min(cost.times.forward) > 0
+    assert min(cost.times.update) > 0
+    for module, known in zip(modules, before, strict=True):
+        assert all(is_same(value, known[name]) for name, value in module.state_dict().items())

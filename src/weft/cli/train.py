@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
+from statistics import median
 from typing import TYPE_CHECKING
 
 import click
@@ -212,7 +213,7 @@ def _report(outcome: Outcome, folder: Path | None) -> Iterator[RenderableType]:
     yield ""
     told = [
         ("loss", f"{first.loss:.3f} at step 1, {last.loss:.3f} at step {last.step}"),
-        ("tokens/s", f"{last.tokens_per_second:,.0f} at the last step"),
+        ("tokens/s", f"{median(m.tokens_per_second for m in outcome.metrics):,.0f} at a step"),
         ("peak memory", f"{max(outcome.peak_memory) / MEBIBYTE:.1f} MiB on a device"),
     ]
     if any(outcome.staleness):

@@ -21,12 +21,15 @@ from torch import Tensor, nn
 from weft.errors import WeftError
 from weft.ir.kinds import Kind
 from weft.ir.program import Program
+from weft.ir.versions import resident_versions
 from weft.runtime.batch import cut
+from weft.runtime.fit import is_flowing
 from weft.runtime.profile.sample import Sample, Values, Watch
 from weft.runtime.profile.trial import Trial, Way
 from weft.runtime.randomness import Draw, keyed
 from weft.runtime.split import names_of
 from weft.runtime.stage import Stage
+from weft.runtime.stash import Stash
 from weft.runtime.world import World
 
 WARM_UP = 3
@@ -60,7 +63,7 @@ class Rounds:
         inputs: Sequence[Values],
         kinds: frozenset[Kind],
     ) -> None:
-        self._graph, self._sample = program.graph, sample
+        self._program, self._graph, self._sample = program, program.graph, sample
         (self._target,) = cut([sample.target], 1, "target")
         in_flight = min(program.microbatches, program.devices)
         self._trials: dict[int, list[Trial]] = {}
@@ -105,6 +108,10 @@ class Rounds:
             is_recomputed=Kind.R in way,
         )
         stage.loss = None if self._graph.successors[index] else self._loss
+        if is_flowing(self._program) and any(w.requires_grad for w in module.parameters()):
+            copies = resident_versions(self._program)[index]
+            stage.stashes, stage.versions = [Stash(module.named_parameters(), copies)], (0,)
+            stage.is_stashing = self._program.is_stashing
         return stage
 
     def _loss(self, output: Tensor, _: int) -> Tensor:

@@ -11,7 +11,7 @@ order. So weights are of the same versions with and without a drain. Knows rows;
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import count
 from typing import NamedTuple
 
@@ -112,13 +112,19 @@ def most_in_flight(program: Program) -> int:
 
 def flight(program: Program, given: int) -> Program:
     """What has run once so many microbatches are drained, as a program of its own."""
-    lanes = {}
-    for device in range(program.devices):
-        flow = Flow(program, device)
-        items = [*flow.until(given), *flow.drained(given)]
-        lanes[Lane(device)] = program.actions.take(np.array([item.row for item in items])).replace(
-            microbatch=np.array([-1 if i.kind is Kind.UPDATE else i.microbatch for i in items]),
-            version=np.array([item.version for item in items]),
+    flows = {device: Flow(program, device) for device in range(program.devices)}
+    return run_of(program, {d: [*f.until(given), *f.drained(given)] for d, f in flows.items()})
+
+
+def run_of(program: Program, items: Mapping[int, Sequence[Item]], first: int = 0) -> Program:
+    """These items by device as a program, counted from the update at which they begin."""
+    lanes, behind = {}, first * program.microbatches
+    for device, run in items.items():
+        numbers = [-1 if item.kind is Kind.UPDATE else item.microbatch - behind for item in run]
+        rows = np.array([item.row for item in run], np.int64)
+        lanes[Lane(device)] = program.actions.take(rows).replace(
+            microbatch=np.array(numbers, np.int32),
+            version=np.array([max(0, item.version - first) for item in run], np.int32),
             joined=0,
         )
     return program.with_lanes(lanes, period=None)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, reduce
+from functools import cached_property
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -20,21 +20,19 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from weft.cost import Share as Unit
-from weft.errors import InputError, WeftError
-from weft.ir.kinds import Kind
-from weft.ir.lanes import Lane
+from weft.errors import WeftError
 from weft.ir.program import Program
 from weft.ir.versions import resident_versions
 from weft.runtime.bind import Setting
 from weft.runtime.clock import Recording
 from weft.runtime.delay import Delay
-from weft.runtime.flow import Flow, Item, flight, most_in_flight
+from weft.runtime.flow import Flow, Item, flight, most_in_flight, run_of
 from weft.runtime.forms import StageForms
-from weft.runtime.lags import Scope, Versions, check_ties, scoped
 from weft.runtime.ledger import Losses
-from weft.runtime.makers import Makers, Nonfinite
-from weft.runtime.parts import Part, Rules, Share, Tie, scaling_of
+from weft.runtime.makers import Makers
+from weft.runtime.parts import Part, Tie
 from weft.runtime.randomness import Draw
+from weft.runtime.rules import Rules
 from weft.runtime.runner import Runner
 from weft.runtime.stage import Stage
 from weft.runtime.stash import Stash
@@ -81,15 +79,6 @@ class Site(NamedTuple):
     draw: Draw
 
 
-class Scopes(NamedTuple):
-    """What a user asks of updates."""
-
-    clip: float | None
-    clip_by: Scope | None
-    nonfinite: Nonfinite
-    delay: Delay
-
-
 @dataclass(slots=True)
 class Given:
     """What a user gave for each microbatch in flight, by its number."""
@@ -120,7 +109,7 @@ class Flowing:
         ring = ring_of(program)
         self._numbers = ring.microbatches * ring.steps
         self._given, self._local = Given(), Loopback()
-        self._versions = Versions(program)
+        self._versions = rules.versions
         self.parts = self._parted(site, makers)
         setting = Setting(ring, site.world.transport, site.forms, Stage.forward)
         self._flows = {one: Flow(program, one) for one in range(program.devices)}
@@ -348,7 +337,7 @@ class Flowing:
     def _landed(self) -> Flight:
         """The program and the times of what has run since the last drain."""
         first = self._since - self._rules.origin
-        program = _program_of(self._program, self._log, first)
+        program = run_of(self._program, self._log, first)
         landed = Flight(self.updates - self._since, program, self._recordings)
         self._begin_flight()
         return landed
@@ -365,93 +354,3 @@ def places_of(stages: Sequence[nn.Module]) -> dict[End, int]:
     """Where each weight stands in the model."""
     ends = [End(index, name) for index, s in enumerate(stages) for name, _ in s.named_parameters()]
     return {end: place for place, end in enumerate(ends)}
-
-
-def rules_of(
-    program: Program,
-    stages: Sequence[nn.Module],
-    ties: Sequence[Sequence[End]],
-    world: World,
-    scopes: Scopes,
-) -> Rules:
-    """What updates go by; refused where the program cannot have it so."""
-    check_ties(program, ties)
-    if not program.is_stashing and any(map(_is_compiled, stages)):
-        raise InputError(
-            f"{program.name} stashes nothing: its backwards look up newer weights, which a compiled"
-            f" stage does not do. Use stages as they are, or a schedule that stashes"
-        )
-    if scopes.delay.predict and not program.is_stashing and (program.actions.kind == Kind.R).any():
-        raise InputError(
-            f"{program.name} stashes nothing and is recomputed: its backwards cannot start from"
-            f" predicted forwards; leave out one of the two"
-        )
-    clip, clip_by, nonfinite, delay = scopes
-    tied = {end for ends in ties for end in ends}
-    devices = program.placement.pipes[0]
-    groups: dict[int, list[Share]] = {}
-    if clip is not None or delay.scale is not None:
-        for members in scoped(program, clip_by):
-            shares = [
-                Share(stage, devices[stage], dtype)
-                for stage in members
-                if (dtype := _dtype(stages[stage], stage, tied)) is not None
-            ]
-            shares += [
-                Share(program.stages + number, devices[home.stage], _weight(stages, home).dtype)
-                for number, (home, *_) in enumerate(ties)
-                if home.stage in members
-            ]
-            groups |= {share.part: shares for share in shares}
-    scaling = scaling_of(delay.scale)
-    if scaling is not None and scaling.is_changing and len(groups) > 1 and _is_by_stage(groups):
-        raise InputError(
-            f"the scale of {program.name} cannot change, as no norm is known in time; give a number"
-        )
-    return Rules(
-        board=world.board,
-        ledger=world.ledger,
-        versions=Versions(program),
-        groups=groups,
-        clip=clip,
-        nonfinite=nonfinite,
-        temper=delay.temper,
-        scaling=scaling,
-    )
-
-
-def _is_compiled(stage: nn.Module) -> bool:
-    return any(hasattr(module, "_orig_mod") for module in stage.modules())
-
-
-def _is_by_stage(groups: Mapping[int, Sequence[Share]]) -> bool:
-    return all(len(shares) == 1 for shares in groups.values())
-
-
-def _dtype(stage: nn.Module, index: int, tied: set[End]) -> torch.dtype | None:
-    """The type of a stage's own weights, if it has any that learn."""
-    found = [
-        weight.dtype
-        for name, weight in stage.named_parameters()
-        if weight.requires_grad and End(index, name) not in tied
-    ]
-    return reduce(torch.promote_types, found) if found else None
-
-
-def _weight(stages: Sequence[nn.Module], end: End) -> nn.Parameter:
-    return stages[end.stage].get_parameter(end.name)
-
-
-def _program_of(program: Program, log: Mapping[int, Sequence[Item]], first: int) -> Program:
-    """What has run, with microbatches and versions counted from there."""
-    lanes, behind = {}, first * program.microbatches
-    for device, items in log.items():
-        rows = np.array([item.row for item in items], np.int64)
-        lanes[Lane(device)] = program.actions.take(rows).replace(
-            microbatch=np.array(
-                [-1 if i.kind is Kind.UPDATE else i.microbatch - behind for i in items], np.int32
-            ),
-            version=np.array([max(0, item.version - first) for item in items], np.int32),
-            joined=0,
-        )
-    return program.with_lanes(lanes, period=None)

@@ -10,10 +10,9 @@ gradients; knows neither lanes nor messages of microbatches.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from functools import partial, reduce
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
@@ -22,12 +21,9 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from weft.errors import NonfiniteError
 from weft.ir.kinds import Direction
-from weft.runtime.board import Board, Entry
-from weft.runtime.lags import Versions
-from weft.runtime.ledger import Ledger, Losses
-from weft.runtime.makers import Nonfinite
+from weft.runtime.board import Entry
 from weft.runtime.message import Message, Receive, Route, Send
-from weft.runtime.scale import Scale, Scaling
+from weft.runtime.rules import Rules
 from weft.runtime.stash import Stash
 from weft.runtime.transport import Transport
 from weft.runtime.transport.loopback import Loopback
@@ -36,88 +32,6 @@ AHEAD = 4  # updates of a tied weight that may be under way
 TIED = "the gradients of a tied weight"
 
 Grads: TypeAlias = list[Tensor | None]
-
-
-class Share(NamedTuple):
-    """Who tells the norms of a part, and which type its weights have."""
-
-    part: int
-    device: int
-    dtype: torch.dtype
-
-
-@dataclass(slots=True)
-class Rules:
-    """What all updates of a process go by.
-
-    `groups` has, for each part, all parts that share its norm. `origin` is the update at which
-    the flow began.
-    """
-
-    board: Board
-    ledger: Ledger
-    versions: Versions
-    groups: Mapping[int, Sequence[Share]]
-    clip: float | None
-    nonfinite: Nonfinite
-    temper: int | None
-    scaling: Scaling | None = None
-    origin: int = 0
-    pages: dict[int, Losses] = field(default_factory=dict)
-    norms: dict[int, Tensor] = field(default_factory=dict)  # the last of each part's group
-
-    @property
-    def is_measuring(self) -> bool:
-        return self.clip is not None or self.scaling is not None
-
-    def is_known(self, update: int, part: int) -> bool:
-        """Whether the norm of a part's group is known without waiting."""
-        return all(self.board.has(Entry(update, share.part)) for share in self.groups[part])
-
-    def norm(self, update: int, part: int) -> Tensor:
-        """As torch does: the norm of the norms of all weights, in model order."""
-        group = self.groups[part]
-        found: dict[int, float] = {}
-        for share in group:
-            found |= self.board.wait(Entry(update, share.part), share.device)
-        dtype = reduce(torch.promote_types, (share.dtype for share in group))
-        norms = torch.tensor([found[place] for place in sorted(found)], dtype=torch.float64)
-        norm: Tensor = torch.linalg.vector_norm(norms.to(dtype))
-        self.norms[part] = norm
-        return norm
-
-    def bad_loss(self, update: int) -> str | None:
-        """What is wrong with the losses of an update, if anybody wants to know."""
-        if self.nonfinite == "ignore":
-            return None
-        losses = torch.tensor(self.ledger.wait(self.pages[update]), dtype=torch.float64)
-        return (
-            None if torch.isfinite(losses).all() else f"the loss of update {update} is not finite"
-        )
-
-    def rate(self, stage: int, update: int) -> float:
-        """What a stage's learning rate is multiplied by."""
-        lag = self.versions.lag(stage, update - self.origin)
-        if self.temper is None or lag < 1:
-            return 1.0
-        return float(lag ** (min(update / self.temper, 1) - 1))
-
-    def scale(self, update: int) -> float:
-        """How much the losses of an update are enlarged, by the updates that its weights know."""
-        if self.scaling is None:
-            return 1.0
-        known = self.origin + self.versions.oldest(update - self.origin)
-        while self.scaling.known < known:
-            before = self.scaling.known
-            norms = [self.norm(before, part) for part in self.groups]
-            self.scaling.add(is_good=bool(torch.isfinite(torch.stack(norms)).all()))
-        return self.scaling.behind(known)
-
-    def forget(self, before: int) -> None:
-        """Drop what is known of updates that are over everywhere."""
-        self.board.forget(before)
-        for update in [update for update in self.pages if update < before]:
-            del self.pages[update]
 
 
 class Part:
@@ -310,10 +224,3 @@ def _clip(grads: Grads, norm: Tensor, most: float) -> None:
 
 def _unknown() -> None:
     """The form travels along."""
-
-
-def scaling_of(scale: Scale | float | None) -> Scaling | None:
-    """A number is a scale that never changes."""
-    if scale is None:
-        return None
-    return Scaling(scale if isinstance(scale, Scale) else Scale(scale, interval=None))

@@ -49,7 +49,7 @@ from weft.runtime.fit import (
     is_flowing,
     kind_of,
 )
-from weft.runtime.flowing import Flight, Flowing, Scopes, Site, ring_of, rules_of
+from weft.runtime.flowing import Flight, Flowing, Site, ring_of
 from weft.runtime.flushing import Flushing
 from weft.runtime.forms import StageForms
 from weft.runtime.gradients import Gradients
@@ -57,6 +57,7 @@ from weft.runtime.lags import Scope
 from weft.runtime.makers import Makers, NamedParameters, Nonfinite
 from weft.runtime.randomness import Draw, keyed
 from weft.runtime.result import Result
+from weft.runtime.rules import Scopes, rules_of
 from weft.runtime.split import names_of
 from weft.runtime.stage import Stage
 from weft.runtime.ties import End, ties_of, untie

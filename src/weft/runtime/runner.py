@@ -19,7 +19,8 @@ from weft.runtime.clock import Recording
 from weft.runtime.executor import blamed
 from weft.runtime.flow import Item
 from weft.runtime.message import Route
-from weft.runtime.parts import Part, Rules
+from weft.runtime.parts import Part
+from weft.runtime.rules import Rules
 from weft.runtime.transport.loopback import Loopback
 
 Place: TypeAlias = tuple[Kind, int, int]  # kind, stage, number of the microbatch

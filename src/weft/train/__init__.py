@@ -3,8 +3,9 @@
 from weft.train.data import Data, Text, TokenFile, data_of, own_text
 from weft.train.events import can_write_events
 from weft.train.folder import check_free, free_folder, summary, write_run
-from weft.train.job import Metrics, Outcome, Settings, checked, measured, trained
+from weft.train.job import Settings, checked, measured, trained
 from weft.train.launch import given_ranks, launched
+from weft.train.outcome import Metrics, Outcome
 from weft.train.profile import check_cost, doubts, noise
 
 __all__ = [

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from weft.train.job import Metrics
+from weft.train.outcome import Metrics
 
 
 def can_write_events() -> bool:

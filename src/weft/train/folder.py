@@ -26,7 +26,7 @@ from weft.draw import to_perfetto
 from weft.errors import InputError
 from weft.notation import to_json, to_text
 from weft.train.events import can_write_events, write_events
-from weft.train.job import Outcome
+from weft.train.outcome import Outcome
 
 NOTHING: Mapping[str, str] = MappingProxyType({})
 

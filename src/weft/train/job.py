@@ -13,8 +13,6 @@ import math
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
-from statistics import median
 from typing import TypedDict
 
 import torch
@@ -26,7 +24,6 @@ from torch.optim.lr_scheduler import LambdaLR
 from weft.cost import Cost
 from weft.errors import InputError
 from weft.ir.program import Program
-from weft.ir.versions import resident_versions, staleness
 from weft.lower import unpaired
 from weft.models import gpt
 from weft.runtime import Delay, Delayed, Pipeline, Reference, Result, split
@@ -35,8 +32,9 @@ from weft.runtime.fit import flowing, is_flowing
 from weft.runtime.lags import scoped
 from weft.runtime.profile import BRIEF, THOROUGH, Effort, Sample, profiled
 from weft.simulate import simulate
-from weft.timeline import Bubble, Timeline
+from weft.timeline import Timeline
 from weft.train.data import Batches, Data
+from weft.train.outcome import Metrics, Outcome
 
 CLIP = 1.0
 WARM_UP, LEAST = 0.1, 0.1  # share of the steps; share of the learning rate at the end
@@ -81,25 +79,6 @@ class Settings:
         return {name: getattr(self, name) for name in names} | {"vocabulary": self.data.vocabulary}
 
 
-@dataclass(frozen=True, slots=True)
-class Metrics:
-    """What one step gave.
-
-    Of an asynchronous step, which ends among the next ones, neither seconds nor bubble are known;
-    its norm is that of the first stage's group, and staleness tells how many updates its weights
-    were late at most.
-    """
-
-    step: int
-    loss: float
-    learning_rate: float
-    gradient_norm: float | None
-    tokens_per_second: float
-    seconds: float | None  # from the first action's start to the last one's end
-    bubble: float | None
-    staleness: int = 0
-
-
 Watch = Callable[[Metrics], None]
 Measuring = Callable[[str, float], None]  # what is measured, and the share of it that is
 
@@ -111,54 +90,6 @@ class _Arguments(TypedDict):
     optimizer: Callable[[Iterable[tuple[str, nn.Parameter]]], Optimizer]
     clip: float
     seed: int
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What a run gave; the measured timeline is that of the step with the median length.
-
-    Of an asynchronous run both timelines have all updates behind the warm-up, from fill to drain,
-    or the first of them where there are many.
-    """
-
-    metrics: tuple[Metrics, ...]
-    predicted: Timeline
-    measured: Timeline
-
-    @property
-    def losses(self) -> list[float]:
-        return [step.loss for step in self.metrics]
-
-    @property
-    def predicted_step(self) -> float:
-        """Seconds."""
-        return self.predicted.makespan / self.predicted.program.steps
-
-    @cached_property
-    def measured_step(self) -> float:
-        """Seconds, the median of all steps; of an asynchronous run, the mean."""
-        known = [step.seconds for step in self.metrics if step.seconds is not None]
-        return median(known) if known else self.measured.makespan / self.measured.program.steps
-
-    @property
-    def staleness(self) -> list[int]:
-        """For each stage, how many updates its weights are late at most."""
-        return staleness(self.measured.program)
-
-    @property
-    def versions(self) -> list[int]:
-        """For each stage, how many versions of its weights a device keeps."""
-        return resident_versions(self.measured.program)
-
-    @property
-    def bubble(self) -> Bubble:
-        """Measured, of the step in the middle."""
-        return self.measured.bubble
-
-    @property
-    def peak_memory(self) -> list[float]:
-        """For each device, the most bytes of weights, gradients, optimizer and saved state."""
-        return [float(peak) for peak in self.measured.memory.peaks]
 
 
 def trained(

@@ -53,10 +53,8 @@ def test_wrong_versions_differ(case: Case) -> None:
     assert differences(case, version=versions.synchronous())
 
 
-@of(SOME)
+@of([case for case in SOME if "global" in case.scopes or "group" in case.scopes])
 def test_a_tied_weight_is_as_its_first_stage_has_it(case: Case) -> None:
-    if case.schedule in ("naive-async", "pipedream") and not case.variant:
-        return  # refused, see below
     assert not differences(case, model="tied", drains=(1,))
     assert not differences(case, model="tied", clip=0.05)
 

@@ -118,7 +118,8 @@ def _with_own(module: nn.Module, shared: set[int], known: dict[int, nn.Module]) 
 
 def _twin(module: nn.Module) -> nn.Module:
     """A copy of a module alone: the same weights and children, buffers of its own."""
-    twin = copy.copy(module)
+    twin: nn.Module = object.__new__(type(module))
+    vars(twin).update(vars(module))
     for name, value in vars(module).items():
         if isinstance(value, dict):
             vars(twin)[name] = copy.copy(value)

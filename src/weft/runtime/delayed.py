@@ -154,11 +154,11 @@ class Delayed:
     def _used(self, microbatch: int, version: Version) -> dict[Use, Tensor]:
         """What every stage computes with; a tied weight is as its first stage has it."""
         used = {}
-        for use in self._uses:
+        for use in (use for use in self._uses if use.weight.requires_grad):
             value = self._at(use, version(self.updates, microbatch, use.home))
-            if self._precision is not None and use.weight.requires_grad:
+            if self._precision is not None:
                 value = value.to(self._precision)
-            used[use] = value.requires_grad_(use.weight.requires_grad)
+            used[use] = value.requires_grad_()
         return used
 
     def _at(self, use: Use, version: int) -> Tensor:
@@ -242,7 +242,8 @@ class Delayed:
                 pairs = [(o, g) for o, g in pairs if o.requires_grad]
                 roots, gradients = [o for o, _ in pairs], [g for _, g in pairs]
             if roots:
-                torch.autograd.backward(roots, gradients)
+                with without_autocast(self._device):
+                    torch.autograd.backward(roots, gradients)
             gradients = [None if leaf.grad is None else contiguous(leaf.grad) for leaf in passing]
             for use, weight in again.items():
                 if use.stage == index and weight.requires_grad:

@@ -93,6 +93,8 @@ class StageForms:
         return None if outline is None else outline.layout
 
     def gradient(self, message: Message) -> Layout | None:
+        if self.activation(message) is None:
+            return None  # shapes depend on the data
         return self._gradients.get((message.edge, self._keys[message.microbatch]))
 
     def see_gradient(self, message: Message, layout: Layout) -> None:

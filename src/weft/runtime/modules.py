@@ -83,8 +83,11 @@ def copied(module: nn.Module, index: int) -> nn.Module:
 
 
 def _copy_hooks(old: nn.Parameter, new: nn.Parameter) -> None:
+    is_learning = new.requires_grad
+    new.requires_grad_()  # or it takes no hooks
     for hook in (old._backward_hooks or {}).values():
         new.register_hook(hook)  # type: ignore[no-untyped-call]
+    new.requires_grad_(is_learning)
 
 
 def unshared(stages: Sequence[nn.Module]) -> tuple[list[nn.Module], set[int]]:

@@ -297,7 +297,15 @@ class Pipeline:
         """What the forwards of a stage may not change."""
         rule = self._rule_of(stage, is_asynchronous=is_asynchronous)
         shared = "other stages share it and would not see that; change it in the optimizer"
-        return Rules(rule, rule or (shared if stage in tied else None))
+        actions = self._program.actions
+        is_again = bool(((actions.stage == stage) & (actions.kind == Kind.R)).any())
+        again = "its backward recomputes with newer weights, and that would count twice"
+        is_newer = is_asynchronous and is_again and not self._program.is_stashing
+        return Rules(
+            rule,
+            rule or (shared if stage in tied else None),
+            rule or (again if is_newer else None),
+        )
 
     def _rule_of(self, stage: int, *, is_asynchronous: bool) -> str | None:
         if len(self._program.placement.pipes) > 1:

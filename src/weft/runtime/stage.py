@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, TypeAlias
 import torch
 from torch import Tensor, nn
 from torch.autograd import Variable
+from torch.nn.modules.module import register_module_forward_pre_hook
 
 from weft.errors import InputError, WeftError
 from weft.runtime.buffers import Buffers, Snapshot
@@ -131,12 +132,9 @@ class Stage:
             for stash, version in zip(self.stashes, saved.versions, strict=True):
                 stash.take(version)
         if is_recomputed:
-            saved.buffers = self._buffers.snapshot()
-            with _without_graph():
-                value = self._run(microbatch, saved, self._leaves(saved))
-            value = self._as_outlined(microbatch, value)
+            saved.buffers = self._buffers.snapshot()  # kernels may be others without a graph
+            value = self._run_kept(microbatch, saved).marked()
             saved.prints = self._prints(microbatch, value)
-            saved.tape = Tape() if saved.tape else None
         else:
             value = self._run_kept(microbatch, saved).marked()
             saved.outputs = value.leaves
@@ -304,11 +302,7 @@ class Stage:
             value = self._run(microbatch, saved, swap)
         self._graphs.check(value.leaves, self._known(saved, swap))
         if self._graphs.is_reentrant and is_following:
-            raise InputError(
-                f"stage {self.index} has a checkpoint, and this program stashes nothing: its"
-                f" backwards look up newer weights, which a checkpoint does not do. Use a schedule"
-                f" that stashes"
-            )
+            self._refuse_checkpoint()
         return value
 
     def _known(self, saved: Saved, swap: dict[str, Tensor]) -> list[Tensor]:
@@ -317,9 +311,8 @@ class Stage:
 
     def _run(self, microbatch: int, saved: Saved, swap: dict[str, Tensor]) -> Value:
         """A forward with these weights and buffers in place of the module's own."""
-        given = saved.values
-        if self.changes_inputs:
-            given = [value.with_leaves(leaf.clone() for leaf in value.leaves) for value in given]
+        own = torch.clone if self.changes_inputs else _passed_on
+        given = [value.with_leaves(map(own, value.leaves)) for value in saved.values]
         self._recorder.tape, before = saved.tape, self._marks(microbatch, swap)
         saved.cast = saved.cast or Cast.here(self._device)
         try:
@@ -358,12 +351,29 @@ class Stage:
     @contextmanager
     def _going_back(self, saved: Saved) -> Iterator[None]:
         """Where a backward runs: a checkpoint in it finds what the forward found."""
+        is_following = bool(self.stashes) and not self.is_stashing
         self._recorder.tape = saved.tape
         weights = self._leaves(saved) if self.stashes and self.is_stashing else {}
         holding = self._slots.holding(weights) if weights else nullcontext()
-        with self._without_autocast(), self._draw.backward(saved.drawn), holding:
+        watching = self._without_forwards() if is_following else nullcontext()
+        with self._without_autocast(), self._draw.backward(saved.drawn), holding, watching:
             yield
         self._recorder.tape = None
+
+    @contextmanager
+    def _without_forwards(self) -> Iterator[None]:
+        """Refuse a backward that runs a forward again."""
+        hook = register_module_forward_pre_hook(lambda *_: self._refuse_checkpoint())
+        try:
+            yield
+        finally:
+            hook.remove()
+
+    def _refuse_checkpoint(self) -> None:
+        raise InputError(
+            f"stage {self.index} has a checkpoint, and this program stashes nothing: its backwards"
+            f" look up newer weights, which a checkpoint does not do. Use a schedule that stashes"
+        )
 
     def _without_autocast(self) -> Any:
         """A backward computes in the types of its forward, as it does outside of autocast."""
@@ -397,6 +407,11 @@ def _recording(tape: Tape | None) -> Iterator[None]:
 def _passed(saved: Saved) -> Passed:
     """The gradients of the inputs, as they travel."""
     return tuple([None if leaf.grad is None else contiguous(leaf.grad) for leaf in saved.inputs])
+
+
+def _passed_on(leaf: Tensor) -> Tensor:
+    """A leaf as a module sees what another has computed; autocast keeps casts of leaves."""
+    return leaf.view_as(leaf) if leaf.requires_grad else leaf
 
 
 def _are_same(one: Sequence[float], other: Sequence[float]) -> bool:

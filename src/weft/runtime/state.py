@@ -16,10 +16,11 @@ from weft.runtime.values import fingerprint
 
 
 class Rules(NamedTuple):
-    """Why no forward may change anything that a stage keeps, or no weight, where that is so."""
+    """Why no forward may change anything that a stage keeps, or no weight, or no number."""
 
     everything: str | None = None
     weights: str | None = None
+    numbers: str | None = None
 
 
 FREE = Rules()
@@ -42,7 +43,7 @@ class State:
         """Refuse a forward that has changed what it may not."""
         for name, now in self._found():
             if name not in self._before or self._before[name] != now:
-                rule = self._rules.weights if name.startswith("weight") else self._rules.everything
+                rule = self._rules.everything or self._rules.weights or self._rules.numbers
                 raise InputError(f"stage {self._stage} changes its {name}; {rule}")
 
     def _found(self) -> Iterator[tuple[str, object]]:
@@ -53,6 +54,7 @@ class State:
         if self._rules.everything:
             for name, buffer in self._module.named_buffers():
                 yield f"buffer {name}", (id(buffer), buffer._version)
+        if self._rules.everything or self._rules.numbers:
             for path, module in self._module.named_modules():
                 for name, value in vars(module).items():
                     if type(value) in (int, float):

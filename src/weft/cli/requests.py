@@ -58,7 +58,7 @@ def shape_of(schedule: Schedule, sizes: Sizes) -> Shape:
     shape = Shape(
         devices=devices,
         microbatches=sizes.microbatches or default,
-        stages_per_device=sizes.stages_per_device or schedule.stages_per_device[0],
+        stages_per_device=sizes.stages_per_device or schedule.stages_for(),
         pipes=sizes.pipes,
         updates=sizes.updates or UPDATES,
         round=sizes.round or 0,

@@ -67,7 +67,9 @@ def read_request(given: object) -> Request:
     shape = Shape(
         devices=count(given, "devices", MOST_DEVICES),
         microbatches=count(given, "microbatches", MOST_MICROBATCHES),
-        stages_per_device=count(given, "stages_per_device", MOST_STAGES_PER_DEVICE),
+        stages_per_device=count(
+            given, "stages_per_device", MOST_STAGES_PER_DEVICE, schedule.stages_for()
+        ),
         variant=text(given, "variant"),
         updates=count(given, "updates", MOST_UPDATES),
     )

@@ -13,7 +13,7 @@ const SIZES = {
 };
 const UPDATES = { updates: { words: "Updates, of a run that does not flush", least: 1, most: 8, step: 1 } };
 const USUAL = {
-  chosen: [{ schedule: "1f1b", variant: "", stages_per_device: 1 }],
+  chosen: [{ schedule: "1f1b", variant: "" }],
   devices: 4, microbatches: 8, updates: 2, ...USUAL_COSTS,
 };
 const OTHERS = ["zb-h1", "interleaved-1f1b", "gpipe", "zbv", "zb-h2", "eager-1f1b"]; // to compare with
@@ -35,7 +35,7 @@ class Controls {
     this.app = app;
     this.place = place;
     this.schedules = new Map(app.live.schedules.map((schedule) => [schedule.name, schedule]));
-    this.state = { ...structuredClone(USUAL), ...fromAddress() };
+    this.state = this.wanted();
     this.files = []; // { name, text, views, costs that it was timed at }
     this.timelines = []; // of the schedules
     this.isDue = this.isAsking = this.isAskingMore = false;
@@ -45,6 +45,13 @@ class Controls {
     this.hasStreams = app.options.streams;
     app.on("timelines", () => this.followStreams());
     app.on("select", () => this.moreLater()); // another tab may be open
+  }
+
+  /** What the address says, and the usual for the rest. */
+  wanted() {
+    const state = { ...structuredClone(USUAL), ...fromAddress() };
+    for (const one of state.chosen) one.stages_per_device ??= this.schedules.get(one.schedule)?.stages_per_device ?? 1;
+    return state;
   }
 
   // the form
@@ -232,7 +239,7 @@ class Controls {
   }
 
   async followAddress() {
-    const asked = { ...structuredClone(USUAL), ...fromAddress() };
+    const asked = this.wanted();
     if (JSON.stringify(asked) === JSON.stringify(this.state)) return;
     this.state = asked;
     this.build();

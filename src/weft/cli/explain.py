@@ -10,7 +10,18 @@ from weft.cli.options import as_json
 from weft.cli.output import show, show_json, table
 from weft.cli.progress import with_progress
 from weft.cli.requests import is_file, shape_of
-from weft.explain import Explanation, candidates, explain, larger, record, told, tried
+from weft.explain import (
+    Candidate,
+    Explanation,
+    all_tried,
+    candidates,
+    eased,
+    explain,
+    larger,
+    record,
+    told,
+    tried,
+)
 from weft.schedules import REGISTRY
 
 
@@ -58,16 +69,19 @@ def command(asked: Asked, is_json: bool) -> None:
 
 def _explained(asked: Asked) -> Explanation:
     """With other schedules beside it, unless it comes from a file."""
-    (timeline, _), settled = asked.proved(), asked.settled()
+    (timeline, _), settled = asked.timed(), asked.settled()
     if is_file(asked.name):
         return explain(timeline, settled=settled)
     schedule = REGISTRY[asked.name]
     shape = shape_of(schedule, asked.sizes)
     twice = larger(schedule, shape)
-    trials = with_progress(candidates(schedule, shape))
+    others = with_progress(candidates(schedule, shape))
     return explain(
         timeline,
-        options=[option for trial in trials if (option := tried(trial, asked.timeline_of))],
+        options=[
+            *eased(timeline, Candidate(schedule, shape)),
+            *(option for other in others for option in all_tried(other, asked.timeline_of)),
+        ],
         larger=tried(twice, asked.timeline_of) if twice else None,
         settled=settled,
     )

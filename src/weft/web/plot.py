@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from weft.errors import ProgramError, WeftError
-from weft.simulate import seconds_of_step, settled_of
+from weft.explain import is_fitting
+from weft.simulate import Step, settled_of
+from weft.timeline import Timeline
 from weft.web.requests import Request, check_size
 
 UPDATES = 4  # of a run that does not flush, so that it fills
@@ -20,6 +22,15 @@ def points(request: Request) -> list[dict[str, object]]:
     return [_point(replace(request, shape=shape.but(variant=variant))) for variant in variants]
 
 
+def point(timeline: Timeline, step: Step) -> dict[str, object]:
+    """Where a timeline lies, and whether a device has as much memory."""
+    return {
+        "time": step.seconds(timeline),
+        "memory": max(timeline.memory.peaks),
+        "is_fitting": is_fitting(timeline) is not False,
+    }
+
+
 def _point(request: Request) -> dict[str, object]:
     described = {
         "name": request.name,
@@ -31,8 +42,8 @@ def _point(request: Request) -> dict[str, object]:
         check_size(request.schedule, request.shape)
         timeline = replace(request, has_streams=False).timeline()
         settled = settled_of(request.schedule, request.shape, request.prices.cost)
-        seconds = seconds_of_step(timeline, request.shape, settled)
-        return described | {"time": seconds, "memory": max(timeline.memory.peaks)}
+        step = Step(request.shape.microbatches, settled)
+        return described | point(timeline, step)
     except ProgramError as error:
         return described | {"refused": str(error.findings[0])}
     except WeftError as error:

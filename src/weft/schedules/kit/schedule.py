@@ -85,7 +85,7 @@ class Schedule:
         return self.program(Shape(**shape))  # type: ignore[arg-type]
 
     def stages_for(self, wanted: int | None = None) -> int:
-        """Stages on a device: as many as wanted, or two, where it takes any number; else its own."""
+        """Stages on a device: as wanted, or two, where it takes any number; else its own."""
         least, most = self.stages_per_device
         return max(least, wanted or LOOPS) if most is None else least
 

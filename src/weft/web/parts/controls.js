@@ -36,9 +36,9 @@ class Controls {
     this.place = place;
     this.schedules = new Map(app.live.schedules.map((schedule) => [schedule.name, schedule]));
     this.state = this.wanted();
-    this.files = []; // { name, text, views, costs that it was timed at }
+    this.files = []; // { name, text, views, what they were asked with }
     this.timelines = []; // of the schedules
-    this.isDue = this.isAsking = this.isAskingMore = false;
+    this.isDue = this.isAsking = this.isMoreDue = this.isAskingMore = false;
     this.refusals = el("div", { role: "alert" });
     this.lengths = el("div", {});
     this.moreLater = debounced(200, () => this.more());
@@ -226,10 +226,10 @@ class Controls {
 
   /** A program takes the costs that are chosen; a timeline has its own, and so has a page. */
   async time(file) {
-    const asked = costsAsked(this.state);
-    if (file.costs === JSON.stringify(asked) || (file.views && !file.costs)) return;
-    const { timelines } = await post("/open", { name: file.name, text: file.text, costs: asked });
-    Object.assign(file, { views: timelines, costs: JSON.stringify(asked) });
+    const asked = { costs: costsAsked(this.state), microbatches: this.state.microbatches };
+    if (file.asked === JSON.stringify(asked) || (file.views && !file.asked)) return;
+    const { timelines } = await post("/open", { name: file.name, text: file.text, ...asked });
+    Object.assign(file, { views: timelines, asked: JSON.stringify(asked) });
   }
 
   followStreams() {
@@ -249,13 +249,17 @@ class Controls {
   // what the open tab needs beyond the timelines, one question after the other so that none waits
 
   async more() {
-    if (this.isAsking || this.isAskingMore) return;
+    this.isMoreDue = true;
+    if (this.isAsking || this.isAskingMore) return; // asked again behind it
     this.isAskingMore = true;
-    try {
-      if (this.app.tab === "plot") await this.plot();
-      if (this.app.tab === "helps") await this.help();
-    } catch (error) {
-      tell(error.message, true);
+    while (this.isMoreDue) {
+      this.isMoreDue = false;
+      try {
+        if (this.app.tab === "plot") await this.plot();
+        if (this.app.tab === "helps") await this.help();
+      } catch (error) {
+        tell(error.message, true);
+      }
     }
     this.isAskingMore = false;
   }
@@ -278,10 +282,19 @@ class Controls {
   async help() {
     for (const timeline of this.app.timelines) {
       if (timeline.helps !== undefined || !timeline.request) continue;
-      timeline.helps = (await post("/helps", { request: timeline.request })).helps;
+      timeline.helps = await helpsOf(timeline.request);
       if (this.isAsking) return;
     }
     if (this.app.tab === "helps") this.app.updateTab();
+  }
+}
+
+/** What would help, or why that is not known. */
+async function helpsOf(request) {
+  try {
+    return (await post("/helps", { request })).helps;
+  } catch (error) {
+    return { refused: error.message };
   }
 }
 

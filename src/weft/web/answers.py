@@ -10,10 +10,11 @@ from typing import TypeAlias
 
 from weft.cost import DEVICES, MODELS
 from weft.errors import InputError, WeftError
+from weft.explain import Relief
 from weft.ir.program import Program
 from weft.notation import from_json, from_text, from_torch_csv
 from weft.schedules import REGISTRY, Schedule
-from weft.simulate import Steady, Step, settled_of, simulate, steady
+from weft.simulate import Steady, Step, simulate, steady
 from weft.timeline import Timeline
 from weft.verify import check
 from weft.web.figures import step_of
@@ -42,6 +43,7 @@ def catalogue() -> Answer:
         "schedules": [_described(schedule) for schedule in REGISTRY],
         "models": [{"name": name, "summary": model.source} for name, model in MODELS.items()],
         "devices": [{"name": name, "summary": device.source} for name, device in DEVICES.items()],
+        "reliefs": [relief.value for relief in Relief],
     }
 
 
@@ -86,7 +88,7 @@ def _settled(request: Request) -> Steady | None:
     """What a run without flushes settles into, where finding out keeps nobody waiting."""
     if 2 * request.shape.stages * request.shape.microbatches > MOST_PLOTTED:
         return None
-    return settled_of(request.schedule, request.shape, request.prices.cost)
+    return request.settled()
 
 
 def _refused(request: Request, reason: str, nearest: object) -> Answer:

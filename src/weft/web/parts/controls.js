@@ -13,7 +13,7 @@ const SIZES = {
 };
 const UPDATES = { updates: { words: "Updates, of a run that does not flush", least: 1, most: 8, step: 1 } };
 const USUAL = {
-  chosen: [{ schedule: "1f1b", variant: "" }],
+  chosen: [{ schedule: "1f1b", variant: "", relief: "" }],
   devices: 4, microbatches: 8, updates: 2, ...USUAL_COSTS,
 };
 const OTHERS = ["zb-h1", "interleaved-1f1b", "gpipe", "zbv", "zb-h2", "eager-1f1b"]; // to compare with
@@ -104,11 +104,13 @@ class Controls {
     };
     const names = [...this.schedules.values()].map(({ name, summary }) => ({ value: name, words: name, title: summary }));
     const fields = [choice("Schedule", names, one.schedule, (name) =>
-      choose({ schedule: name, variant: "", stages_per_device: this.schedules.get(name).stages_per_device }))];
+      choose({ schedule: name, variant: "", relief: "", stages_per_device: this.schedules.get(name).stages_per_device }))];
     if (known?.variants.length) {
       const variants = ["", ...known.variants].map((value) => ({ value, words: value || "no variant" }));
       fields.push(choice("Variant", variants, one.variant, (variant) => choose({ variant })));
     }
+    const reliefs = this.app.live.reliefs.map((value) => ({ value, words: value || "all in memory" }));
+    fields.push(choice("Memory", reliefs, one.relief, (relief) => choose({ relief })));
     const children = [el("div", { class: "field" }, ...fields)];
     if (known?.loops) {
       children.push(slider("Stages per device", { least: 1, most: 8, step: 1 }, one.stages_per_device, (value) => {
@@ -143,15 +145,15 @@ class Controls {
   add() {
     const names = new Set(this.state.chosen.map((one) => one.schedule));
     const schedule = OTHERS.find((name) => !names.has(name)) ?? OTHERS[0];
-    this.open({ schedule, variant: "", stages_per_device: this.schedules.get(schedule).stages_per_device });
+    this.open({ schedule, variant: "", relief: "", stages_per_device: this.schedules.get(schedule).stages_per_device });
   }
 
   /** Beside what is there; again the same is not added. */
-  open({ schedule, variant, stages_per_device }) {
+  open({ schedule, variant, relief, stages_per_device }) {
     const { chosen } = this.state;
-    if (chosen.some((one) => one.schedule === schedule && one.variant === variant)) return;
+    if (chosen.some((one) => one.schedule === schedule && one.variant === variant && one.relief === relief)) return;
     if (chosen.length >= MOST) chosen.pop();
-    chosen.push({ schedule, variant, stages_per_device });
+    chosen.push({ schedule, variant, relief, stages_per_device });
     this.set({}, true);
   }
 
@@ -266,7 +268,7 @@ class Controls {
 
   async plot() {
     const [request] = this.requests();
-    const shape = JSON.stringify({ ...request, schedule: "", variant: "" });
+    const shape = JSON.stringify({ ...request, schedule: "", variant: "", relief: "" });
     if (this.plotted === shape) return;
     const found = [];
     for (const schedule of this.schedules.keys()) {

@@ -21,7 +21,7 @@ from weft.cost.units import BYTES, NONE, SECONDS, Unit, fitting
 from weft.draw.caption import number, percent
 from weft.draw.units import is_physical
 from weft.errors import InputError, ProgramError
-from weft.explain import Relief, is_fitting, reliefs, relieved
+from weft.explain import OFFLOADED, Relief, is_fitting, reliefs, relieved
 from weft.ir.program import Program
 from weft.ir.versions import resident_versions, staleness
 from weft.lower import recompute
@@ -251,6 +251,8 @@ def _show(rows: list[Row], refusals: list[Refused]) -> None:
     cells = [[str(rank), *(c.cell(row) for c in columns)] for rank, row in enumerate(rows, start=1)]
     show(table(["", *(column.heading for column in columns)], cells))
     show("", facts([(column.heading, column.note) for column in columns if column.note]))
+    if any(row.contender.relief.is_offloading for row in rows):
+        show("", OFFLOADED)
     if refusals:
         why = [(refusal.title, refusal.reason) for refusal in refusals]
         show("", "Not at this shape:", table(("schedule", "why"), why))

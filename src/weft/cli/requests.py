@@ -38,7 +38,7 @@ def program_of(name: str, sizes: Sizes) -> Program:
     if is_file(name):
         refuse_sizes(name, sizes)
         program = read_program(name)
-        return program.renamed(printable(program.name))
+        return program.renamed(printable(program.name[:MOST_NAME]))
     schedule = schedule_named(name)
     return schedule.program(shape_of(schedule, sizes))
 
@@ -143,8 +143,8 @@ def is_file(name: str) -> bool:
 
 
 def printable(name: str) -> str:
-    """A name out of a file, without what a terminal would obey."""
-    return "".join(sign if sign.isprintable() else "?" for sign in name[:MOST_NAME])
+    """A name out of a file, or of one, without what a terminal would obey."""
+    return "".join(sign if sign.isprintable() else "?" for sign in name)
 
 
 def refuse_sizes(name: str, sizes: Sizes) -> None:

@@ -24,12 +24,13 @@ from weft.explain.options import (
     tried,
 )
 from weft.explain.record import record
-from weft.explain.relief import Relief, is_fitting, reliefs, relieved
+from weft.explain.relief import OFFLOADED, Relief, is_fitting, reliefs, relieved
 from weft.explain.section import Section
 from weft.explain.stages import Help, helps
 from weft.explain.words import told
 
 __all__ = [
+    "OFFLOADED",
     "Candidate",
     "Change",
     "Explanation",

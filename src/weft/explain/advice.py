@@ -8,12 +8,11 @@ from weft.draw.caption import percent
 from weft.draw.units import memory_unit, time_unit
 from weft.explain.explanation import Explanation
 from weft.explain.options import FITTING, NO_FULLER, SAME, Option
-from weft.explain.relief import is_fitting
+from weft.explain.relief import OFFLOADED, is_fitting
 from weft.explain.section import Section
 from weft.ir.versions import staleness
 from weft.timeline import Category, Timeline
 
-OFFLOADED = "What is offloaded is simulated and drawn; Weft's own runtime does not offload yet."
 STATE = (Category.WEIGHTS, Category.GRADIENTS, Category.OPTIMIZER)
 
 

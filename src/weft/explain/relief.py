@@ -19,6 +19,7 @@ from weft.lower import offload, overlapping, recompute
 from weft.simulate import simulate
 from weft.timeline import Timeline
 
+OFFLOADED = "What is offloaded is simulated and drawn; Weft's own runtime does not offload yet."
 MOST_ACTIONS = 200_000  # of a program that is relieved: choosing what to offload takes its time
 
 

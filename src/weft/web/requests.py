@@ -50,8 +50,7 @@ class Request:
         """The proved program, timed; InputError or ProgramError where there is none."""
         program = proved(self.schedule.name, self.shape)
         if self.has_streams:
-            program = recompute(program) if self.relief.is_recomputing else program
-            return _in_streams(program, self.prices)
+            return _in_streams(program, self.prices, self.relief)
         timeline = simulate(program, self.prices.cost(program))
         if self.relief is Relief.NONE:
             return timeline
@@ -121,9 +120,12 @@ def unfolded(program: Program) -> Program:
     return program.unrolled() if program.period else program
 
 
-def _in_streams(program: Program, prices: Prices) -> Timeline:
+def _in_streams(program: Program, prices: Prices, relief: Relief) -> Timeline:
     """With every stream in use: pairs cut into parts, all saved state offloaded, and wires."""
-    if bool(program.actions.joined.any()):
+    has_pairs = bool(program.actions.joined.any())
+    if relief.is_recomputing:
+        program = recompute(program)
+    if has_pairs:
         program = experts(program, layers=1)
     cost = prices.cost(program)
     return simulate(wires(offload(simulate(program, cost))), cost)

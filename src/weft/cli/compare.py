@@ -53,6 +53,7 @@ def command(
       $ weft compare -d 4 -n 8                             every schedule and variant
       $ weft compare 1f1b zbv dualpipev -d 8 -n 32 --lag 0.1
       $ weft compare -d 8 -n 24 --model gpt-6.2b --device a100
+      $ weft export zbv -d 4 -n 8 -o mine.txt
       $ weft compare 1f1b mine.txt                         at the shape that mine.txt has
       $ weft compare 1f1b zb-h1 -d 4 -n 8 -o both.html     one above the other, in a browser
 

@@ -46,7 +46,8 @@ def command(asked: Asked, is_json: bool) -> None:
     fills the memory, and what would help: every other schedule and variant at this shape, twice
     the microbatches, recomputation, shorter actions, even stages, instant wires, each simulated
     with the same costs. A schedule that flushes is compared with those that do, since the
-    others compute something else.
+    others compute something else. Where a device has a limit, what does not fit is no advice:
+    it is tried with --recompute all and --offload all.
 
     \b
       $ weft explain 1f1b -d 8 -n 24 --model gpt-6.2b --device a100

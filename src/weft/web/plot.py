@@ -16,8 +16,7 @@ UPDATES = 4  # of a run that does not flush, so that it fills
 
 def points(request: Request) -> list[dict[str, object]]:
     """A point for each variant of a schedule, and for what makes one fit that does not."""
-    asked = request.shape.stages_per_device
-    stages = request.schedule.stages_for(asked if asked > 1 else None)
+    stages = request.schedule.stages_for(request.shape.stages_per_device)
     shape = request.shape.but(stages_per_device=stages, updates=UPDATES)
     plain = replace(request, relief=Relief.NONE, has_streams=False)
     return [

@@ -58,7 +58,7 @@ def _described(name: str, schedule: Schedule) -> dict[str, object]:
             "measure": claims.measure,
             "peak_activations": claims.peak_formula,
         },
-        "stages_per_device": {"least": least, "most": most},
+        "stages_per_device": {"least": least, "most": most, "default": schedule.stages_for()},
         "needs": [need.words for need in schedule.needs],
         "variants": dict(schedule.variants),
         "takes_graph": schedule.takes_graph,

@@ -266,13 +266,20 @@ class Controls {
     this.isAskingMore = false;
   }
 
+  /** Of a schedule in the plot: as many as it is chosen with, else several where the first has. */
+  stagesOf(schedule, { stages_per_device: first }) {
+    const chosen = this.state.chosen.find((one) => one.schedule === schedule);
+    return chosen?.stages_per_device ?? Math.max(first, this.schedules.get(schedule).stages_per_device);
+  }
+
   async plot() {
     const [request] = this.requests();
     const shape = JSON.stringify({ ...request, schedule: "", variant: "", relief: "" });
     if (this.plotted === shape) return;
     const found = [];
     for (const schedule of this.schedules.keys()) {
-      const { points } = await post("/plot", { request: { ...request, schedule, variant: "" } });
+      const stages = { stages_per_device: this.stagesOf(schedule, request) };
+      const { points } = await post("/plot", { request: { ...request, ...stages, schedule, variant: "" } });
       if (this.isAsking) return; // about something else; asked again behind it
       found.push(...points);
       this.app.points = [...found];

@@ -20,7 +20,7 @@ from weft.simulate import simulate
 from weft.timeline import Timeline
 
 OFFLOADED = "What is offloaded is simulated and drawn; Weft's own runtime does not offload yet."
-MOST_ACTIONS = 200_000  # of a program that is relieved: choosing what to offload takes its time
+MOST_ACTIONS = 200_000  # of a program that is offloaded: choosing what goes takes its time
 
 
 class Relief(Enum):
@@ -56,14 +56,15 @@ def relieved(timeline: Timeline, relief: Relief) -> Program:
 
 def reliefs(timeline: Timeline) -> Iterator[tuple[Relief, Timeline]]:
     """What makes a program fit that does not, timed: each of the two, or else both together."""
-    if is_fitting(timeline) is not False or len(timeline.program) > MOST_ACTIONS:
+    if is_fitting(timeline) is not False:
         return
     found = [*_fitting(timeline, (Relief.OFFLOAD, Relief.RECOMPUTE))]
     yield from found or _fitting(timeline, (Relief.BOTH,))
 
 
 def _fitting(timeline: Timeline, among: tuple[Relief, ...]) -> Iterator[tuple[Relief, Timeline]]:
-    for relief in among:
+    is_small = len(timeline.program) <= MOST_ACTIONS
+    for relief in (one for one in among if is_small or not one.is_offloading):
         try:
             again = simulate(relieved(timeline, relief), timeline.cost)
         except (InputError, ProgramError):

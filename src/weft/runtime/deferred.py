@@ -188,6 +188,15 @@ class Recorder:
     def __deepcopy__(self, memo: dict[int, object]) -> Recorder:
         return self  # of no use to a copy of the stage, which records for itself
 
+    @contextmanager
+    def recording(self, tape: Tape) -> Iterator[None]:
+        """Let a backward write to a tape, and whatever a checkpoint runs again in it."""
+        self.tape, tape.is_open = tape, True
+        try:
+            yield
+        finally:
+            self.tape, tape.is_open = None, False
+
     def attach(self, module: nn.Module) -> bool:
         """Let the layers within record; whether there are any."""
         found = [layer for child in entered(module) if (layer := Layer.of(child)) is not None]

@@ -26,9 +26,10 @@ from weft.errors import InputError, NonfiniteError
 from weft.ir.kinds import Kind
 from weft.ir.program import Program
 from weft.runtime.batch import Data, cut, weights_of
+from weft.runtime.cast import without_autocast
 from weft.runtime.deferred import accumulate, hooked
 from weft.runtime.randomness import Draw, Drawing, Drawn
-from weft.runtime.reference import copied, handed, without_autocast
+from weft.runtime.reference import copied, handed
 from weft.runtime.split import called, names_of
 from weft.runtime.swap import Slots
 from weft.runtime.values import Value, contiguous, learns

@@ -27,10 +27,13 @@ class Graphs:
         self._stage, self._looks, self.is_reentrant = stage, 0, False
         self._found: list[Tensor] = []
 
+    @property
+    def are_known(self) -> bool:
+        """Whether enough of them were looked at."""
+        return self._looks >= FORWARDS
+
     def check(self, outputs: Sequence[Tensor], known: Sequence[Tensor]) -> None:
         """Refuse a graph that ends in a weight which is not known."""
-        if self._looks >= FORWARDS:
-            return
         self._looks += 1
         own = {id(tensor) for tensor in known}
         nodes = [*_nodes(outputs)]

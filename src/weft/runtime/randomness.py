@@ -20,7 +20,7 @@ import hashlib
 import random
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -51,6 +51,9 @@ class Call(NamedTuple):
     occurrence: int
 
 
+ROOT = Call("", 0)  # the whole model's
+
+
 class Segment(NamedTuple):
     """A stretch of a call, from its start or the end of another one to the next."""
 
@@ -70,10 +73,7 @@ class Drawn:
 
     def segment(self, call: Call, after: Call | None = None) -> Segment:
         """A stretch of a call, known by its seed from now on."""
-        words = [_digest(call.name), call.occurrence]
-        if after is not None:
-            words += [_digest(after.name), after.occurrence + 1]
-        found = Segment(call, after, _mixed(self.base, words))
+        found = Segment(call, after, _mixed(self.base, _word(call, after)))
         self.segments[found.seed] = found
         return found
 
@@ -108,16 +108,13 @@ class Draw:
         """The step of a microbatch, and which of its microbatches it is."""
         return self.places.get(microbatch, (self.step, microbatch))
 
-    @contextmanager
     def forward(
         self, microbatch: int, stage: int | None = None, device: torch.device | None = None
-    ) -> Iterator[Drawn]:
+    ) -> AbstractContextManager[Drawn]:
         """Key all that is drawn here; the global generators are left as they were."""
         step, index = self.place(microbatch)
-        drawn = Drawn(_base(self.seed, step, index))
-        with self._at(drawn, device), _watching(stage) if step < WATCHED else nullcontext():
-            self.seed_all(drawn.segment(Call("", 0)))
-            yield drawn
+        going = _Forward(self, Drawn(_base(self.seed, step, index)), _generators(device))
+        return _watching(going, stage) if step < WATCHED else going
 
     @contextmanager
     def loss(self) -> Iterator[None]:
@@ -135,21 +132,31 @@ class Draw:
         finally:
             self.drawn = before
 
-    @contextmanager
-    def _at(self, drawn: Drawn, device: torch.device | None) -> Iterator[None]:
-        before = self.drawn, self.generators, self.stack
-        self.drawn, self.generators, self.stack = drawn, _generators(device), []
-        states = [generator.get_state() for generator in self.generators]
-        try:
-            yield
-        finally:
-            for generator, state in zip(self.generators, states, strict=True):
-                generator.set_state(state)
-            self.drawn, self.generators, self.stack = before
-
     def seed_all(self, segment: Segment) -> None:
         for generator in self.generators or _generators(None):
             generator.manual_seed(segment.seed)
+
+
+class _Forward:
+    """A forward under way."""
+
+    __slots__ = ("_before", "_draw", "_drawn", "_generators", "_states")
+
+    def __init__(self, draw: Draw, drawn: Drawn, generators: list[torch.Generator]) -> None:
+        self._draw, self._drawn, self._generators = draw, drawn, generators
+
+    def __enter__(self) -> Drawn:
+        draw = self._draw
+        self._before = draw.drawn, draw.generators, draw.stack
+        draw.drawn, draw.generators, draw.stack = self._drawn, self._generators, []
+        self._states = [generator.get_state() for generator in self._generators]
+        draw.seed_all(self._drawn.segment(ROOT))
+        return self._drawn
+
+    def __exit__(self, *_: object) -> None:
+        for generator, state in zip(self._generators, self._states, strict=True):
+            generator.set_state(state)
+        self._draw.drawn, self._draw.generators, self._draw.stack = self._before
 
 
 class Keyed:
@@ -191,13 +198,13 @@ class Keyed:
         assert drawn is not None
         segment = drawn.segments.get(torch.default_generator.initial_seed())
         if segment is None:  # somebody else has seeded the generator
-            segment = draw.stack[-1][0] if draw.stack else drawn.segment(Call("", 0))
+            segment = draw.stack[-1][0] if draw.stack else drawn.segment(ROOT)
         call = drawn.call(segment, self)
         draw.stack.append((segment, call))
         mine = drawn.segment(call)
         draw.seed_all(mine)
         for name, generator in self._own:
-            generator.manual_seed(_mixed(mine.seed, [_digest(name)]))
+            generator.manual_seed(_mixed(mine.seed, _digest(name)))
 
     def leave(self) -> None:
         draw = self._draw
@@ -327,10 +334,11 @@ def _generators(device: torch.device | None) -> list[torch.Generator]:
 
 
 @contextmanager
-def _watching(stage: int | None) -> Iterator[None]:
+def _watching(going: _Forward, stage: int | None) -> Iterator[Drawn]:
     """Refuse what draws from generators that are not torch's."""
     before = random.getstate(), _numpy_state()
-    yield
+    with going as drawn:
+        yield drawn
     after = random.getstate(), _numpy_state()
     for whose, old, new in zip(("random", "numpy.random"), before, after, strict=True):
         if old != new:
@@ -356,11 +364,14 @@ def _base(seed: int, step: int, microbatch: int) -> int:
     return _digest(f"{seed}/{step}/{microbatch}")
 
 
-def _mixed(base: int, words: list[int]) -> int:
-    """A seed from several numbers (the finaliser of SplitMix64 over each)."""
-    for word in words:
-        base = (base ^ word) + 0x9E3779B97F4A7C15 & 0xFFFFFFFFFFFFFFFF
-        base = (base ^ base >> 30) * 0xBF58476D1CE4E5B9 & 0xFFFFFFFFFFFFFFFF
-        base = (base ^ base >> 27) * 0x94D049BB133111EB & 0xFFFFFFFFFFFFFFFF
-        base ^= base >> 31
-    return base & MASK
+@lru_cache(maxsize=1 << 14)
+def _word(call: Call, after: Call | None) -> int:
+    return _digest(f"{call} {after}")
+
+
+def _mixed(base: int, word: int) -> int:
+    """A seed from two numbers (the finaliser of SplitMix64)."""
+    base = (base ^ word) + 0x9E3779B97F4A7C15 & 0xFFFFFFFFFFFFFFFF
+    base = (base ^ base >> 30) * 0xBF58476D1CE4E5B9 & 0xFFFFFFFFFFFFFFFF
+    base = (base ^ base >> 27) * 0x94D049BB133111EB & 0xFFFFFFFFFFFFFFFF
+    return (base ^ base >> 31) & MASK

@@ -26,6 +26,7 @@ from torch.optim import Optimizer
 from weft.ir.kinds import Kind
 from weft.ir.program import Program
 from weft.runtime.batch import Data, cut, weights_of
+from weft.runtime.cast import without_autocast
 from weft.runtime.randomness import Draw, Drawing
 from weft.runtime.split import called, names_of
 from weft.runtime.swap import Slots
@@ -200,11 +201,6 @@ def handed(value: Value, readers: int) -> list[Value]:
 def copied(value: Value, device: torch.device) -> Value:
     """Data that a stage may change in place."""
     return value.with_leaves(leaf.to(device, copy=True) for leaf in value.leaves)
-
-
-def without_autocast(device: torch.device) -> torch.autocast:
-    """A backward computes in the types of its forward."""
-    return torch.autocast(device.type, enabled=False)
 
 
 def _uses(stages: Sequence[nn.Module]) -> list[Use]:

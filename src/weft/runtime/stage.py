@@ -6,9 +6,9 @@ Knows autograd; knows neither devices nor schedules.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +17,7 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 
 from weft.errors import InputError, WeftError
 from weft.runtime.buffers import Buffers, Snapshot
+from weft.runtime.cast import Cast, without_autocast, without_graph
 from weft.runtime.deferred import Recorder, Tape, apart
 from weft.runtime.graphs import Graphs
 from weft.runtime.randomness import WATCHED, Draw, Drawing, Drawn
@@ -31,26 +32,6 @@ Gradients: TypeAlias = Sequence[Tensor | None]
 Passed: TypeAlias = tuple[Tensor | None, ...]
 Loss: TypeAlias = Callable[[Any, int], Tensor]
 Versions: TypeAlias = tuple[int, ...]
-
-
-class Cast(NamedTuple):
-    """How autocast was set when a forward ran; it runs again so."""
-
-    device: str
-    dtype: torch.dtype | None
-
-    @classmethod
-    def here(cls, device: torch.device) -> Cast:
-        kind = device.type
-        return cls(
-            kind, torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None
-        )
-
-    def again(self) -> Any:
-        is_cast = torch.is_autocast_enabled(self.device)
-        if self.dtype is None:
-            return torch.autocast(self.device, enabled=False) if is_cast else nullcontext()
-        return nullcontext() if is_cast else torch.autocast(self.device, self.dtype)
 
 
 @dataclass(slots=True)
@@ -132,6 +113,7 @@ class Stage:
             for stash, version in zip(self.stashes, saved.versions, strict=True):
                 stash.take(version)
         if is_recomputed:
+            saved.cast = Cast.here(self._device)
             saved.buffers = self._buffers.snapshot()  # kernels may be others without a graph
             value = self._run_kept(microbatch, saved).marked()
             saved.prints = self._prints(microbatch, value)
@@ -145,7 +127,7 @@ class Stage:
         """The value alone: nothing is kept for a backward, and no buffer changes."""
         given = Saved([v.with_leaves(map(self._here, v.leaves)) for v in values])
         swap = {name: w for stash in self.stashes for name, w in stash.seen().items()}
-        with _without_graph():
+        with without_graph():
             value = self._run(microbatch, given, swap | self._buffers.copies())
         self._state.check()
         value = self._as_outlined(microbatch, value)
@@ -192,7 +174,7 @@ class Stage:
     def weight_grad(self, microbatch: int) -> None:
         """Add what `input_grad` kept to the gradients of the weights."""
         saved = self._saved.pop(microbatch)
-        with self._without_autocast():
+        with without_autocast(self._device):
             (saved.tape or Tape()).play(saved.gradients)
 
     def forget(self) -> None:
@@ -210,7 +192,7 @@ class Stage:
     ) -> list[tuple[nn.Parameter, Tensor]]:
         """The gradients of a backward, not added to what is there."""
         learning = [weight for weight in self._weights if weight.requires_grad]
-        with self._going_back(saved), apart(learning) as found, _recording(saved.tape):
+        with self._going_back(saved), apart(learning) as found:
             _backward(outputs, grads)
         return found
 
@@ -300,7 +282,8 @@ class Stage:
         is_following = bool(self.stashes) and not self.is_stashing
         with following(self.stashes) if is_following else nullcontext():
             value = self._run(microbatch, saved, swap)
-        self._graphs.check(value.leaves, self._known(saved, swap))
+        if not self._graphs.are_known:
+            self._graphs.check(value.leaves, self._known(saved, swap))
         if self._graphs.is_reentrant and is_following:
             self._refuse_checkpoint()
         return value
@@ -313,24 +296,23 @@ class Stage:
         """A forward with these weights and buffers in place of the module's own."""
         own = torch.clone if self.changes_inputs else _passed_on
         given = [value.with_leaves(map(own, value.leaves)) for value in saved.values]
-        self._recorder.tape, before = saved.tape, self._marks(microbatch, swap)
-        saved.cast = saved.cast or Cast.here(self._device)
+        before = self._marks(microbatch, swap) if self.stashes else None
+        self._recorder.tape = saved.tape
         try:
-            with self._going_forward(microbatch) as saved.drawn, saved.cast.again():
-                with self._slots.holding(swap) if swap else nullcontext():
-                    out = called(self.module, given)
+            with self._going_forward(microbatch, saved, swap) as saved.drawn:
+                out = called(self.module, given)
                 if self.loss is not None:
                     with self._draw.loss():
                         out = self.loss(out, microbatch)
-            self._check_inputs(given)
-            if before != self._marks(microbatch, swap):
-                raise InputError(
-                    f"stage {self.index} changes a weight in its forward, of which this program"
-                    f" keeps several versions; use a schedule that flushes"
-                )
-            return Value.of(out, f"what stage {self.index} returns")
         finally:
             self._recorder.tape = None
+        self._check_inputs(given)
+        if self.stashes and before != self._marks(microbatch, swap):
+            raise InputError(
+                f"stage {self.index} changes a weight in its forward, of which this program"
+                f" keeps several versions; use a schedule that flushes"
+            )
+        return Value.of(out, f"what stage {self.index} returns")
 
     def _check_inputs(self, given: Sequence[Value]) -> None:
         """Refuse a change that the other readers of a value might see, or not."""
@@ -342,23 +324,36 @@ class Stage:
                 f" let it change a copy (.clone())"
             )
 
-    def _going_forward(self, microbatch: int) -> Any:
+    def _going_forward(
+        self, microbatch: int, saved: Saved, swap: dict[str, Tensor]
+    ) -> AbstractContextManager[Drawn | None]:
         """Where a forward runs: what it draws is keyed."""
-        if not self._drawing and self.loss is None:
-            return nullcontext()
-        return self._draw.forward(microbatch, self.index, self._device)
+        is_drawing = bool(self._drawing) or self.loss is not None
+        drawing: AbstractContextManager[Drawn | None] = (
+            self._draw.forward(microbatch, self.index, self._device)
+            if is_drawing
+            else nullcontext()
+        )
+        if not swap and saved.cast is None:
+            return drawing
+        cast = saved.cast or Cast.here(self._device)
+        return _together(drawing, cast.again(), self._slots.holding(swap))
 
-    @contextmanager
-    def _going_back(self, saved: Saved) -> Iterator[None]:
+    def _going_back(self, saved: Saved) -> AbstractContextManager[object]:
         """Where a backward runs: a checkpoint in it finds what the forward found."""
-        is_following = bool(self.stashes) and not self.is_stashing
-        self._recorder.tape = saved.tape
-        weights = self._leaves(saved) if self.stashes and self.is_stashing else {}
-        holding = self._slots.holding(weights) if weights else nullcontext()
-        watching = self._without_forwards() if is_following else nullcontext()
-        with self._without_autocast(), self._draw.backward(saved.drawn), holding, watching:
-            yield
-        self._recorder.tape = None
+        kinds: list[AbstractContextManager[object]] = []
+        if saved.drawn is not None:
+            kinds.append(self._draw.backward(saved.drawn))
+        if torch.is_autocast_enabled(self._device.type):
+            kinds.append(without_autocast(self._device))
+        if self.stashes:
+            is_kept = self.is_stashing
+            kinds.append(
+                self._slots.holding(self._leaves(saved)) if is_kept else self._without_forwards()
+            )
+        if saved.tape is not None:
+            kinds.append(self._recorder.recording(saved.tape))
+        return kinds[0] if len(kinds) == 1 else _together(nullcontext(), *kinds)
 
     @contextmanager
     def _without_forwards(self) -> Iterator[None]:
@@ -375,33 +370,16 @@ class Stage:
             f" look up newer weights, which a checkpoint does not do. Use a schedule that stashes"
         )
 
-    def _without_autocast(self) -> Any:
-        """A backward computes in the types of its forward, as it does outside of autocast."""
-        kind = self._device.type
-        if not torch.is_autocast_enabled(kind):
-            return nullcontext()
-        return torch.autocast(kind, enabled=False)
-
 
 @contextmanager
-def _without_graph() -> Iterator[None]:
-    """A forward that keeps nothing, nor lets autocast keep a weight without its graph."""
-    is_cached = torch.is_autocast_cache_enabled()
-    torch.set_autocast_cache_enabled(False)
-    try:
-        with torch.no_grad():
-            yield
-    finally:
-        torch.set_autocast_cache_enabled(is_cached)
-
-
-@contextmanager
-def _recording(tape: Tape | None) -> Iterator[None]:
-    if tape is not None:
-        tape.is_open = True
-    yield
-    if tape is not None:
-        tape.is_open = False
+def _together(
+    drawing: AbstractContextManager[Drawn | None], *others: AbstractContextManager[object]
+) -> Iterator[Drawn | None]:
+    with ExitStack() as stack:
+        drawn = stack.enter_context(drawing)
+        for other in others:
+            stack.enter_context(other)
+        yield drawn
 
 
 def _passed(saved: Saved) -> Passed:

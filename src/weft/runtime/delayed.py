@@ -11,7 +11,7 @@ the executor but the definition of what is drawn.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial, reduce
 from typing import Literal, TypeAlias
@@ -25,12 +25,15 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from weft.errors import InputError, NonfiniteError
 from weft.ir.kinds import Kind
+from weft.ir.lanes import Period
 from weft.ir.program import Program
 from weft.runtime.batch import Data, cut, weights_of
 from weft.runtime.randomness import Draw, keyed
 from weft.runtime.split import names_of
 
 Version: TypeAlias = Callable[[int, int, int], int]  # of an update, a microbatch of it, a stage
+Recomputed: TypeAlias = Callable[[int, int, int], bool]  # of the same
+Order: TypeAlias = Callable[[int, int], Sequence[int]]  # of an update and a stage
 NamedParameters: TypeAlias = Iterable[tuple[str, nn.Parameter]]
 Weights: TypeAlias = dict[str, Tensor]
 
@@ -46,12 +49,16 @@ class Use:
     home_name: str
 
 
+Gradients: TypeAlias = dict[Use, Tensor | None]  # of a microbatch
+
+
 class Delayed:
     """Trains the stages of a model with weights of chosen versions.
 
     version       which version a stage uses for a microbatch of an update, in both directions
     backward      another one for the backward, where forward and backward do not agree
     microbatches  of an update
+    order         in which order a stage's gradients of an update are added; else as they come
     optimizer     makes the optimizer of one stage from its named parameters
     scheduler     makes the learning-rate scheduler of an optimizer; steps once for each update
     clip          the largest norm of the gradients of each group of stages in `groups`
@@ -59,7 +66,8 @@ class Delayed:
     warmup        so many updates are synchronous; versions then start from there
     predict       start from where the newest weights will be if every update is like the last
     temper        updates in which a stage's learning rate grows from lr / lag to lr (PipeMare)
-    recompute     run each stage again in the backward; matters where the two do not agree
+    recompute     run each stage again in the backward, or some for some microbatches; matters
+                  where forward and backward do not agree
     precision     what stages compute with, where that is not the type of the weights
     scale         losses are enlarged so much; a group whose gradients are not finite is skipped
     interval      updates without a skip behind which the scale doubles; it halves behind a skip.
@@ -75,6 +83,7 @@ class Delayed:
         loss: Callable[..., Tensor],
         optimizer: Callable[[NamedParameters], Optimizer],
         backward: Version | None = None,
+        order: Order | None = None,
         scheduler: Callable[[Optimizer], LRScheduler] | None = None,
         clip: float | None = None,
         groups: Sequence[Sequence[int]] | None = None,
@@ -83,17 +92,19 @@ class Delayed:
         warmup: int = 0,
         predict: bool = False,
         temper: int | None = None,
-        recompute: bool = False,
+        recompute: bool | Recomputed = False,
         precision: torch.dtype | None = None,
         scale: float | None = None,
         interval: int | None = None,
     ) -> None:
         self._stages, self._backward, self._warmup = stages, backward, warmup
+        self._order = order or (lambda update, stage: range(microbatches))
         self._version = _after(warmup, version) if warmup else version
         self._microbatches, self._loss, self._clip = microbatches, loss, clip
         self._groups = groups or [range(len(stages))]
         self._nonfinite, self._predict, self._temper = nonfinite, predict, temper
-        self._recompute, self._precision, self._interval = recompute, precision, interval
+        self._precision, self._interval = precision, interval
+        self._recompute = recompute if callable(recompute) else lambda t, i, s: bool(recompute)
         self._scales = [scale or 1.0]  # behind so many updates
         self._good, self._is_scaled = 0, scale is not None
         self._draw = Draw(seed)
@@ -118,22 +129,24 @@ class Delayed:
         count = self._microbatches
         inputs, targets = cut(batch, count, "batch"), cut(target, count, "target")
         shares = weights_of(weights, count)
-        losses, sums, scale = [], dict[Use, Tensor](), self._scale()
+        losses, gradients, scale = [], list[Gradients](), self._scale()
         for microbatch in range(count):
             self._draw.step, self._draw.microbatch = self.updates, microbatch
             used = self._used(microbatch, self._version)
             given, wanted, share = inputs[microbatch], targets[microbatch], shares[microbatch]
-            with self._swapping(used, microbatch):
+            other = self._used(microbatch, self._backward or self._version)
+            is_swapped = self._backward is not None and not self._is_again(microbatch)
+            with _swapping(used, other) if is_swapped else nullcontext():
                 output = self._whole_model(given, used)
                 loss = self._loss(output, *wanted) * share
                 losses.append(loss.detach())
-            if self._backward is not None and self._recompute:
-                again = self._used(microbatch, self._backward)
-                self._add_again(given, used, again, (wanted, share * scale), sums)
+            if self._backward is not None and self._is_again(microbatch):
+                found = self._gradients_again(given, (used, other), (wanted, share * scale))
+                gradients.append(found)
             else:
-                self._add_gradients(loss * scale, used, sums)
+                gradients.append(self._gradients(loss * scale, used))
         total = torch.stack(losses).sum()
-        self._update(sums, total, scale)
+        self._update(self._summed(gradients), total, scale)
         return total
 
     # one microbatch
@@ -180,16 +193,16 @@ class Delayed:
         out = functional_call(self._stages[index], given | (buffers or {}), tuple(values))
         return out if isinstance(out, tuple) else (out,)
 
-    def _add_again(
+    def _gradients_again(
         self,
         inputs: Sequence[Tensor],
-        used: dict[Use, Tensor],
-        again: dict[Use, Tensor],
+        weights: tuple[dict[Use, Tensor], dict[Use, Tensor]],
         wanted: tuple[tuple[Tensor, ...], float],
-        sums: dict[Use, Tensor],
-    ) -> None:
-        """Each stage once more, with other weights, from what the first run gave it."""
-        target, share = wanted
+    ) -> Gradients:
+        """Each stage by itself: recomputed with other weights from what the first run gave it."""
+        (used, other), (target, share) = weights, wanted
+        microbatch = self._draw.microbatch
+        total: Gradients = {}
         with torch.no_grad():
             values = [tuple(inputs)]
             for index, stage in enumerate(self._stages[:-1]):
@@ -202,7 +215,10 @@ class Delayed:
             for value in passing:
                 value.requires_grad_()
             kept = {name: buffer.clone() for name, buffer in self._stages[index].named_buffers()}
-            out = self._one_stage(index, given, again, kept)
+            is_again = self._recompute(self.updates, microbatch, index)
+            again = other if is_again else used
+            with nullcontext() if is_again else _swapping(used, other):
+                out = self._one_stage(index, given, again, kept)
             if index == len(self._stages) - 1:
                 out, gradients = (self._loss(out[0], *target) * share,), (None,)
             mine = [u for u, weight in again.items() if u.stage == index and weight.requires_grad]
@@ -211,41 +227,29 @@ class Delayed:
                 out, leaves, gradients, allow_unused=True
             )
             gradients = found[: len(passing)]
-            for use, grad in zip(mine, found[len(passing) :], strict=True):
-                self._add(use, grad, sums)
+            total |= zip(mine, found[len(passing) :], strict=True)
+        return total
 
-    def _add_gradients(
-        self, loss: Tensor, used: dict[Use, Tensor], sums: dict[Use, Tensor]
-    ) -> None:
+    def _gradients(self, loss: Tensor, used: dict[Use, Tensor]) -> Gradients:
         learning = [use for use, weight in used.items() if weight.requires_grad]
         leaves = [used[use] for use in learning]
         grads: Sequence[Tensor | None] = torch.autograd.grad(loss, leaves, allow_unused=True)
-        for use, grad in zip(learning, grads, strict=True):
-            self._add(use, grad, sums)
+        return dict(zip(learning, grads, strict=True))
 
-    def _add(self, use: Use, grad: Tensor | None, sums: dict[Use, Tensor]) -> None:
-        if grad is not None:
-            sums[use] = sums[use] + grad if use in sums else grad.to(use.weight.dtype)
+    def _summed(self, gradients: Sequence[Gradients]) -> dict[Use, Tensor]:
+        """Over the microbatches of an update, in the order of each stage."""
+        sums: dict[Use, Tensor] = {}
+        for use in self._uses:
+            for microbatch in self._order(self.updates, use.stage):
+                grad = gradients[microbatch].get(use)
+                if grad is not None:
+                    sums[use] = sums[use] + grad if use in sums else grad.to(use.weight.dtype)
+        return sums
 
-    @contextmanager
-    def _swapping(self, used: dict[Use, Tensor], microbatch: int) -> Iterator[None]:
-        """Let the backward find other weights than the forward left, where they do not agree."""
-        if self._backward is None or self._recompute:
-            yield
-            return
-        newer = self._used(microbatch, self._backward)
-        later = {
-            weight.untyped_storage().data_ptr(): newer[use].detach() for use, weight in used.items()
-        }
-
-        def pack(saved: Tensor) -> Tensor:
-            weight = later.get(saved.untyped_storage().data_ptr())
-            if weight is None:
-                return saved
-            return weight.as_strided(saved.size(), saved.stride(), saved.storage_offset())
-
-        with saved_tensors_hooks(pack, lambda saved: saved):
-            yield
+    def _is_again(self, microbatch: int) -> bool:
+        """Whether any stage is recomputed for a microbatch of this update."""
+        stages = range(len(self._stages))
+        return any(self._recompute(self.updates, microbatch, stage) for stage in stages)
 
     # an update
 
@@ -262,9 +266,11 @@ class Delayed:
         for optimizer in self._optimizers.values():
             optimizer.zero_grad()
         self.updates += 1
+        least = min(self._oldest() - 1, self.updates - len(self._stages) - 1)
         for index, kept in enumerate(self._versions):
             kept[self.updates] = self._copied(index)
-            kept.pop(self.updates - len(self._stages) - 2, None)
+            for version in [version for version in kept if version < least]:
+                del kept[version]
 
     def _update_group(self, group: Sequence[int], *, is_skipped: bool) -> bool:
         """Clip and change the weights of some stages; whether their gradients are finite."""
@@ -295,9 +301,12 @@ class Delayed:
 
     def _scale(self) -> float:
         """By the updates that all weights of this one have seen."""
+        return self._scales[self._oldest()]
+
+    def _oldest(self) -> int:
+        """The oldest version that the next update uses anywhere."""
         stages, microbatches = range(len(self._stages)), range(self._microbatches)
-        known = min(self._version(self.updates, i, s) for s in stages for i in microbatches)
-        return self._scales[known]
+        return min(self._version(self.updates, i, s) for s in stages for i in microbatches)
 
     def _keep_scale(self, *, is_good: bool) -> None:
         scale, self._good = self._scales[-1], self._good + 1 if is_good else 0
@@ -339,6 +348,21 @@ class Delayed:
         return {use.name: use.weight.detach().clone() for use in self._at_home(stage)}
 
 
+@contextmanager
+def _swapping(used: dict[Use, Tensor], other: dict[Use, Tensor]) -> Iterator[None]:
+    """Let the backward of what runs here find other weights than the forward used."""
+    later = {weight.untyped_storage().data_ptr(): other[use] for use, weight in used.items()}
+
+    def pack(saved: Tensor) -> Tensor:
+        weight = later.get(saved.untyped_storage().data_ptr())
+        if weight is None:
+            return saved
+        return weight.detach().as_strided(saved.size(), saved.stride(), saved.storage_offset())
+
+    with saved_tensors_hooks(pack, lambda saved: saved):
+        yield
+
+
 def _uses(stages: Sequence[nn.Module]) -> list[Use]:
     """Every weight of every stage, in model order."""
     homes: dict[nn.Parameter, tuple[int, str]] = {}
@@ -356,7 +380,8 @@ def _after(updates: int, version: Version) -> Version:
 
 def versions_of(program: Program) -> tuple[Version, Version | None]:
     """What the forwards of a program that does not flush use; its backwards, where they differ."""
-    step, shift = program.microbatches, program.period.microbatches if program.period else 1
+    period = program.period or Period((), (), microbatches=1)
+    step, shift = program.microbatches, period.microbatches
     found = {Kind.F: dict[tuple[int, int], int](), Kind.B: dict[tuple[int, int], int]()}
     for action in program.unrolled(1).actions:
         if action.kind in found and action.microbatch is not None:
@@ -365,10 +390,27 @@ def versions_of(program: Program) -> tuple[Version, Version | None]:
 
     def version(kind: Kind, t: int, i: int, s: int) -> int:
         turns = max(0, -(-(t * step + i + 1 - last) // shift))
-        return found[kind][s, t * step + i - turns * shift] + turns
+        return found[kind][s, t * step + i - turns * shift] + turns * period.versions
 
     backward = None if program.is_stashing else partial(version, Kind.B)
     return partial(version, Kind.F), backward
+
+
+def order_of(program: Program) -> Order:
+    """In which order the stages of a program that does not flush add their gradients."""
+    period = program.period or Period((), (), microbatches=program.microbatches)
+    found: dict[tuple[int, int], list[int]] = {}
+    for action in program.unrolled(1).actions:
+        if action.kind is Kind.B and action.microbatch is not None:
+            update, index = divmod(action.microbatch, program.microbatches)
+            found.setdefault((update, action.stage), []).append(index)
+    last = max(update for update, _ in found) + 1
+
+    def order(update: int, stage: int) -> Sequence[int]:
+        turns = max(0, -(-(update + 1 - last) // period.versions))
+        return found[update - turns * period.versions, stage]
+
+    return order
 
 
 # Versions of the literature, by update t, microbatch i and stage s of D devices.

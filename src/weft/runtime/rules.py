@@ -128,6 +128,7 @@ def rules_of(
     clip, clip_by, nonfinite, delay = scopes
     check_ties(program, ties)
     _check_without_stash(program, stages, delay)
+    _check_ties_without_stash(program, ties)
     groups: dict[int, list[Share]] = {}
     if clip is not None or delay.scale is not None:
         for members in scoped(program, clip_by):
@@ -164,6 +165,16 @@ def _check_without_stash(program: Program, stages: Sequence[nn.Module], delay: D
         raise InputError(
             f"{program.name} stashes nothing and is recomputed: its backwards cannot start from"
             f" predicted forwards; leave out one of the two"
+        )
+
+
+def _check_ties_without_stash(program: Program, ties: Sequence[Sequence[End]]) -> None:
+    """Refuse a weight of which one stage would need a version that another no longer has."""
+    for ends in ties if not program.is_stashing else ():
+        raise InputError(
+            f"{ends[0].name} of stage {ends[0].stage} is tied to {ends[-1].name} of stage"
+            f" {ends[-1].stage}, and {program.name} stashes nothing: the two would use different"
+            f" versions of it. Use a schedule that stashes, or keep them apart"
         )
 
 

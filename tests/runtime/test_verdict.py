@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import nn
 
-from tests.runtime import verdicts
+from tests.runtime import exactness, verdicts
 from tests.runtime.asynchrony import Case, differences
 from tests.runtime.models import MODELS, adam, batches, squared
 from tests.runtime.test_branches import modules
@@ -22,6 +22,7 @@ from weft.ir.actions import Action
 from weft.ir.graph import Backward, Graph, Stage
 from weft.ir.kinds import Kind
 from weft.ir.lanes import Period
+from weft.ir.placement import Placement
 from weft.ir.program import Program
 from weft.lower import updates
 from weft.runtime import Delayed, Pipeline
@@ -150,6 +151,17 @@ def test_a_gradient_that_a_frozen_stage_would_lose_is_refused() -> None:
     graph = Graph((Stage(), Stage(backward=Backward.NONE), Stage()), ((0, 1), (0, 2), (1, 2)))
     program = programs.program("lost", ["0F0 0B0", "1F0", "2F0 2B0"], 1, graph=graph)
     assert "give that one backward=input" in refusal(program, modules(graph))
+
+
+def test_a_device_without_work_does_nothing() -> None:
+    """The second pipe, of which device 2 holds a stage, has no microbatch."""
+    placement = Placement(((0, 1), (2, 1)))
+    program = programs.program(
+        "one way", ["0F0 0B0", "1F0 1B0"], 1, placement=placement, pipe_of=(0,)
+    )
+    for variant in (program, updates(program)):
+        stages = MODELS["layers"].stages(2)
+        assert exactness.differences(stages, variant, batches(6, 2)) == []
 
 
 def test_layers_cut_up_for_experts_are_refused() -> None:

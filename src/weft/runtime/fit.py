@@ -11,6 +11,7 @@ from torch import nn
 from weft.errors import InputError
 from weft.ir.graph import Backward
 from weft.ir.kinds import Kind
+from weft.ir.lanes import Lane
 from weft.ir.program import Program
 from weft.lower import unpaired
 from weft.lower.periods import period_of
@@ -22,7 +23,15 @@ def computed(program: Program) -> Program:
     """What the executors run, one action after the other: the rest follows from it."""
     if not (program.actions.kind <= Kind.R).all():
         program = _taking(program, [kind for kind in Kind if kind.is_compute])
-    return unpaired(program)
+    return unpaired(_with_all_lanes(program))
+
+
+def _with_all_lanes(program: Program) -> Program:
+    """A lane for each device; one that holds stages of a pipe without microbatches does nothing."""
+    idle = [lane for lane in map(Lane, range(program.devices)) if lane not in program.lanes]
+    if not idle:
+        return program
+    return program.with_lanes({**program.contents(), **{lane: [] for lane in idle}})
 
 
 def flowing(program: Program) -> Program:

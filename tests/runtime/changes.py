@@ -64,6 +64,16 @@ def joined(program: Program, chosen: Random) -> Program:
     return _edited(program, chosen, _join)
 
 
+def recomputed(program: Program, chosen: Random) -> Program:
+    """One more microbatch is recomputed, somewhere before its backward."""
+    return _edited(program, chosen, _recompute)
+
+
+def kept(program: Program, chosen: Random) -> Program:
+    """One recomputation less."""
+    return _edited(program, chosen, _keep)
+
+
 def paired(program: Program, chosen: Random) -> Program:
     """Two neighbours share a slot."""
     return _edited(program, chosen, _pair)
@@ -160,11 +170,11 @@ def renamed_versions(program: Program, chosen: Random) -> Program:
 
 
 SYNCHRONOUS: list[Change] = [
-    swapped, swapped, moved, spoilt, split, joined, paired, spanned,
+    swapped, swapped, moved, spoilt, split, joined, recomputed, kept, paired, spanned,
     wired, updated, frozen, repeated, piped,
 ]  # fmt: skip
 ASYNCHRONOUS: list[Change] = [
-    swapped, swapped, moved, spoilt, split, wired, folded_elsewhere,
+    swapped, swapped, moved, spoilt, split, recomputed, kept, wired, folded_elsewhere,
     stashing_otherwise, renamed_versions,
 ]  # fmt: skip
 
@@ -242,6 +252,27 @@ def _join(slots: list[Slot], chosen: Random) -> list[Slot]:
         assert isinstance(half, Action)
         slots[at] = half._replace(kind=Kind.B)
         slots = [slot for slot in slots if slot != half._replace(kind=Kind.W)]
+    return slots
+
+
+def _recompute(slots: list[Slot], chosen: Random) -> list[Slot]:
+    at = _of(slots, chosen, Kind.B, Kind.I)
+    if at is not None:
+        backward = slots[at]
+        assert isinstance(backward, Action)
+        slots.insert(chosen.randint(max(0, at - 2), at), backward._replace(kind=Kind.R))
+    return slots
+
+
+def _keep(slots: list[Slot], chosen: Random) -> list[Slot]:
+    found = [
+        (at, slot.second if isinstance(slot, Pair) else None)
+        for at, slot in enumerate(slots)
+        if (slot.first if isinstance(slot, Pair) else slot).kind is Kind.R
+    ]
+    if found:
+        at, rest = chosen.choice(found)
+        slots[at : at + 1] = [] if rest is None else [rest]
     return slots
 
 

@@ -65,7 +65,8 @@ class _Lane:
             for stage in self.stages
             for index in range(step)
         }  # updates that weights are older than the newest
-        self.again = {stage for stage in self.stages if chosen.random() < 0.3}  # recomputed
+        often = chosen.choice([0, 0, 0.5, 1])
+        self.again = {place for place in self.lag if chosen.random() < often}  # recomputed
         self.delay = chosen.choice([0, 0, 0, 0, 0, 1])  # of updates, in slots
 
     def actions(self, updates: int, *, is_stashing: bool) -> Actions:
@@ -109,7 +110,7 @@ class _Lane:
             (at - self.warmup + turn * self.step, turn, forward),
             (at + 0.4 + self._behind(turn), turn, backward),
         ]
-        if stage in self.again:
+        if (stage, back) in self.again:
             found.append((at + 0.3 + self._behind(turn), turn, backward._replace(kind=Kind.R)))
         return found
 

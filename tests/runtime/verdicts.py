@@ -106,12 +106,13 @@ def refused(stages: Sequence[nn.Module], program: Program) -> str | None:
 
 
 def is_plain(program: Program) -> bool:
-    """Whether the runtime reads all that a program says: no wires, pairs or updates."""
+    """Whether the runtime needs all that a program says: no wires, pairs, updates, frozen stages."""
     return not (
         (program.actions.kind > Kind.R).any()
         or program.actions.joined.any()
         or (program.actions.segment >= 0).any()
         or any(stage.is_whole_batch for stage in program.graph.stages)
+        or any(stage.backward is not Backward.FULL for stage in program.graph.stages)
     )
 
 

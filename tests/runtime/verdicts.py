@@ -106,7 +106,7 @@ def refused(stages: Sequence[nn.Module], program: Program) -> str | None:
 
 
 def is_plain(program: Program) -> bool:
-    """Whether the runtime needs all that a program says: no wires, pairs, updates, frozen stages."""
+    """Whether the runtime needs all that it says: no wires, pairs, updates or frozen stages."""
     return not (
         (program.actions.kind > Kind.R).any()
         or program.actions.joined.any()

@@ -63,7 +63,7 @@ def _retargets(program: Program, row: int) -> Iterator[Change]:
         yield _retargeted, row, "microbatch", action.microbatch + microbatches
     if action.microbatch is not None and microbatches > 1:
         yield _retargeted, row, "microbatch", (action.microbatch + 1) % microbatches
-    if action.version is not None and program.is_stashing:
+    if action.version is not None:
         yield _retargeted, row, "version", action.version + 1
 
 

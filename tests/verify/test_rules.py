@@ -119,7 +119,20 @@ BROKEN: dict[str, list[Callable[[], Program]]] = {
         lambda: without(updates(programs.chimera()), kind=Kind.UPDATE),
         lambda: reordered(updates(programs.gpipe(2, 1)), Lane(1), 0, 2, 1),
         lambda: two_bw_with(Kind.B, 1, is_stashing=True),
-        lambda: two_bw_with(Kind.F, 2, is_stashing=False),
+        lambda: two_bw_with(Kind.F, 2, is_stashing=True),
+        lambda: programs.FLOWS["the gradient of a step that joins the update before"],
+        lambda: programs.FLOWS["a backward with older weights, and no stash"],
+        lambda: programs.FLOWS["a forward with older weights, and no stash"],
+        lambda: programs.FLOWS["an update between recomputation and backward, and no stash"],
+    ],
+    "periodic": [
+        lambda: programs.FLOWS["an end in another order than the body"],
+        lambda: programs.FLOWS["an end with other versions than the body"],
+        lambda: programs.FLOWS["a body that runs nothing"],
+    ],
+    "in step": [
+        lambda: programs.FLOWS["the data of the next step first"],
+        lambda: programs.FLOWS["a gradient that waits for the next step"],
     ],
     "ordered": [
         lambda: programs.program("B first", ["0B0 0F0"], 1),
@@ -234,7 +247,9 @@ def test_a_periodic_program_is_looked_at_unrolled() -> None:
 
 
 def test_backward_may_use_newer_weights_where_nothing_is_stashed() -> None:
-    assert verify(two_bw_with(Kind.B, 1, is_stashing=False)).is_valid
+    newer = "0F0@0 0F1@0 0B0@0 0U@0 [0F2@1 0B1@1 0U@1] 0B2@2 0U@2"
+    assert verify(programs.flow(newer, is_stashing=False)).is_valid
+    assert not verify(programs.flow(newer)).is_valid
 
 
 def test_a_forward_ahead_of_its_update_sees_other_weights_than_its_backward() -> None:

@@ -9,7 +9,10 @@ from weft.ir.program import Program
 
 
 def resident_versions(program: Program) -> list[int]:
-    """For each stage, the most versions a device keeps at once, counted between actions."""
+    """For each stage, the most versions a device keeps at once, counted between actions.
+
+    It keeps all from the oldest that is still to be used to the newest.
+    """
     most = [1] * program.stages
     if not _has_versions(program):
         return most
@@ -41,16 +44,16 @@ def _has_versions(program: Program) -> bool:
 
 
 def _most_alive(kinds: list[int], versions: list[int]) -> int:
-    """The newest version is always alive, an older one until its last use."""
+    """The newest version is always alive, an older one until no older one is used any more."""
     last_use: dict[int, int] = {}
     for position, (kind, version) in enumerate(zip(kinds, versions, strict=True)):
         if kind <= Kind.R:
             last_use[version] = position
-    newest, alive, most = 0, {0}, 1
+    newest, oldest, most = 0, 0, 1
     for position, (kind, version) in enumerate(zip(kinds, versions, strict=True)):
         if kind == Kind.UPDATE:
             newest = version + 1
-            alive.add(newest)
-        alive = {v for v in alive if v == newest or last_use.get(v, -1) > position}
-        most = max(most, len(alive))
+        while oldest < newest and last_use.get(oldest, -1) <= position:
+            oldest += 1
+        most = max(most, newest - oldest + 1)
     return most

@@ -11,7 +11,7 @@ the executor but the definition of what is drawn.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial, reduce
 from typing import Any, Literal, TypeAlias
@@ -24,6 +24,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from weft.errors import InputError, NonfiniteError
 from weft.ir.kinds import Kind
+from weft.ir.lanes import Period
 from weft.ir.program import Program
 from weft.runtime.batch import Data, cut, weights_of
 from weft.runtime.cast import without_autocast
@@ -35,6 +36,8 @@ from weft.runtime.swap import Slots
 from weft.runtime.values import Value, contiguous, learns
 
 Version: TypeAlias = Callable[[int, int, int], int]  # of an update, a microbatch of it, a stage
+Recomputed: TypeAlias = Callable[[int, int, int], bool]  # of the same
+Order: TypeAlias = Callable[[int, int], Sequence[int]]  # of an update and a stage
 NamedParameters: TypeAlias = Iterable[tuple[str, nn.Parameter]]
 Weights: TypeAlias = dict[str, Tensor]
 
@@ -50,12 +53,16 @@ class Use:
     home_name: str
 
 
+Gradients: TypeAlias = dict[Use, Tensor | None]  # of a microbatch
+
+
 class Delayed:
     """Trains the stages of a model with weights of chosen versions.
 
     version       which version a stage uses for a microbatch of an update, in both directions
     backward      another one for the backward, where forward and backward do not agree
     microbatches  of an update
+    order         in which order a stage's gradients of an update are added; else as they come
     optimizer     makes the optimizer of one stage from its named parameters
     scheduler     makes the learning-rate scheduler of an optimizer; steps once for each update
     clip          the largest norm of the gradients of each group of stages in `groups`
@@ -63,7 +70,8 @@ class Delayed:
     warmup        so many updates are synchronous; versions then start from there
     predict       start from where the newest weights will be if every update is like the last
     temper        updates in which a stage's learning rate grows from lr / lag to lr (PipeMare)
-    recompute     run each stage again in the backward; matters where the two do not agree
+    recompute     run each stage again in the backward, or some for some microbatches; matters
+                  where forward and backward do not agree
     precision     what stages compute with, where that is not the type of the weights
     scale         losses are enlarged so much; a group whose gradients are not finite is skipped
     interval      updates without a skip behind which the scale doubles; it halves behind a skip.
@@ -79,6 +87,7 @@ class Delayed:
         loss: Callable[..., Tensor],
         optimizer: Callable[[NamedParameters], Optimizer],
         backward: Version | None = None,
+        order: Order | None = None,
         scheduler: Callable[[Optimizer], LRScheduler] | None = None,
         clip: float | None = None,
         groups: Sequence[Sequence[int]] | None = None,
@@ -87,17 +96,19 @@ class Delayed:
         warmup: int = 0,
         predict: bool = False,
         temper: int | None = None,
-        recompute: bool = False,
+        recompute: bool | Recomputed = False,
         precision: torch.dtype | None = None,
         scale: float | None = None,
         interval: int | None = None,
     ) -> None:
         self._stages, self._backward, self._warmup = stages, backward, warmup
+        self._order = order or (lambda update, stage: range(microbatches))
         self._version = _after(warmup, version) if warmup else version
         self._microbatches, self._loss, self._clip = microbatches, loss, clip
         self._groups = groups or [range(len(stages))]
         self._nonfinite, self._predict, self._temper = nonfinite, predict, temper
-        self._recompute, self._precision, self._interval = recompute, precision, interval
+        self._precision, self._interval = precision, interval
+        self._recompute = recompute if callable(recompute) else lambda t, i, s: bool(recompute)
         self._scales = [scale or 1.0]  # behind so many updates
         self._good, self._is_scaled = 0, scale is not None
         self._draw = Draw(seed)
@@ -127,27 +138,28 @@ class Delayed:
             [copied(value, self._device) for value in values] for values in (inputs, targets)
         )
         shares = weights_of(weights, count)
-        losses, sums, scale = [], dict[Use, Tensor](), self._scale()
+        losses, gradients, scale = [], list[Gradients](), self._scale()
         for microbatch in range(count):
             self._draw.step = self.updates
             used = self._used(microbatch, self._version)
             given, wanted, share = inputs[microbatch], targets[microbatch], shares[microbatch]
             buffers = [_buffers(stage) for stage in self._stages]
-            with self._swapping(used, microbatch), self._drawing(microbatch) as drawn:
+            other = self._used(microbatch, self._backward or self._version)
+            is_swapped = self._backward is not None and not self._is_again(microbatch)
+            swapping = _swapping(used, other) if is_swapped else nullcontext()
+            with swapping, self._drawing(microbatch) as drawn:
                 output = self._whole_model(given, used)
                 with self._draw.loss():
                     loss = self._loss(output, *wanted.arguments) * share
                 losses.append(loss.detach())
-            if self._backward is not None and self._recompute:
-                again = self._used(microbatch, self._backward)
-                drawing = partial(self._drawing, microbatch)
+            if self._backward is not None and self._is_again(microbatch):
                 data = (given, wanted, share * scale)
-                self._add_again(data, (used, again), buffers, sums, drawing)
+                gradients.append(self._gradients_again(microbatch, data, (used, other), buffers))
                 continue
             with self._draw.backward(drawn), without_autocast(self._device), self._holding(used):
-                self._add_gradients(loss * scale, used, sums)
+                gradients.append(self._gradients(loss * scale, used))
         total = torch.stack(losses).sum()
-        self._update(sums, total, scale)
+        self._update(self._summed(gradients), total, scale)
         return total
 
     # one microbatch
@@ -206,19 +218,18 @@ class Delayed:
         with self._slots[index].holding(given | (buffers or {})):
             return called(self._stages[index], [value])
 
-    def _add_again(
+    def _gradients_again(
         self,
-        microbatch: tuple[Value, Value, float],
-        versions: tuple[dict[Use, Tensor], dict[Use, Tensor]],
+        microbatch: int,
+        data: tuple[Value, Value, float],
+        weights: tuple[dict[Use, Tensor], dict[Use, Tensor]],
         buffers: Sequence[Weights],
-        sums: dict[Use, Tensor],
-        drawing: Callable[[], AbstractContextManager[Drawn]],
-    ) -> None:
-        """Each stage once more, with other weights, from what the first run gave it."""
-        inputs, target, share = microbatch
-        used, again = versions
+    ) -> Gradients:
+        """Each stage by itself: recomputed with other weights from what the first run gave it."""
+        (inputs, target, share), (used, other) = data, weights
+        total: Gradients = {}
         roots: Sequence[Tensor]
-        with torch.no_grad(), drawing():
+        with torch.no_grad(), self._drawing(microbatch):
             values = [inputs]
             for index in range(len(self._stages) - 1):
                 out = self._one_stage(index, values[-1], used, _copied(buffers[index]))
@@ -229,9 +240,11 @@ class Delayed:
             passing = [leaf for leaf in leaves.leaves if index and learns(leaf)]
             for leaf in passing:
                 leaf.requires_grad_()
-            given = leaves.cloned()
-            with drawing():
-                out = self._one_stage(index, given, again, buffers[index])
+            is_again = self._recompute(self.updates, microbatch, index)
+            again = other if is_again else used
+            swapping = nullcontext() if is_again else _swapping(used, other)
+            with swapping, self._drawing(microbatch):
+                out = self._one_stage(index, leaves.cloned(), again, buffers[index])
                 if index == len(self._stages) - 1:
                     with self._draw.loss():
                         out = self._loss(out, *target.arguments) * share
@@ -246,18 +259,22 @@ class Delayed:
                 with without_autocast(self._device):
                     torch.autograd.backward(roots, gradients)
             gradients = [None if leaf.grad is None else contiguous(leaf.grad) for leaf in passing]
-            for use, weight in again.items():
-                if use.stage == index and weight.requires_grad:
-                    self._add(use, weight.grad, sums)
+            total |= {use: weight.grad for use, weight in again.items() if use.stage == index}
+        return total
 
-    def _add_gradients(
-        self, loss: Tensor, used: dict[Use, Tensor], sums: dict[Use, Tensor]
-    ) -> None:
+    def _gradients(self, loss: Tensor, used: dict[Use, Tensor]) -> Gradients:
         learning = [use for use, weight in used.items() if weight.requires_grad]
         if loss.requires_grad:
             loss.backward()  # type: ignore[no-untyped-call]
-        for use in learning:
-            self._add(use, used[use].grad, sums)
+        return {use: used[use].grad for use in learning}
+
+    def _summed(self, gradients: Sequence[Gradients]) -> dict[Use, Tensor]:
+        """Over the microbatches of an update, in the order of each stage."""
+        sums: dict[Use, Tensor] = {}
+        for use in self._uses:
+            for microbatch in self._order(self.updates, use.stage):
+                self._add(use, gradients[microbatch].get(use), sums)
+        return sums
 
     def _add(self, use: Use, grad: Tensor | None, sums: dict[Use, Tensor]) -> None:
         if grad is None:
@@ -268,25 +285,10 @@ class Delayed:
         assert weight.grad is not None
         sums[use], weight.grad = weight.grad, before
 
-    @contextmanager
-    def _swapping(self, used: dict[Use, Tensor], microbatch: int) -> Iterator[None]:
-        """Let the backward find other weights than the forward left, where they do not agree."""
-        if self._backward is None or self._recompute:
-            yield
-            return
-        newer = self._used(microbatch, self._backward)
-        later = {
-            weight.untyped_storage().data_ptr(): newer[use].detach() for use, weight in used.items()
-        }
-
-        def pack(saved: Tensor) -> Tensor:
-            weight = later.get(saved.untyped_storage().data_ptr())
-            if weight is None:
-                return saved
-            return weight.as_strided(saved.size(), saved.stride(), saved.storage_offset())
-
-        with saved_tensors_hooks(pack, lambda saved: saved):
-            yield
+    def _is_again(self, microbatch: int) -> bool:
+        """Whether any stage is recomputed for a microbatch of this update."""
+        stages = range(len(self._stages))
+        return any(self._recompute(self.updates, microbatch, stage) for stage in stages)
 
     # an update
 
@@ -303,9 +305,11 @@ class Delayed:
         for optimizer in self._optimizers.values():
             optimizer.zero_grad()
         self.updates += 1
+        least = min(self._oldest() - 1, self.updates - len(self._stages) - 1)
         for index, kept in enumerate(self._versions):
             kept[self.updates] = self._copied(index)
-            kept.pop(self.updates - len(self._stages) - 2, None)
+            for version in [version for version in kept if version < least]:
+                del kept[version]
 
     def _update_group(self, group: Sequence[int], *, is_skipped: bool) -> bool:
         """Clip and change the weights of some stages; whether their gradients are finite."""
@@ -336,9 +340,12 @@ class Delayed:
 
     def _scale(self) -> float:
         """By the updates that all weights of this one have seen."""
+        return self._scales[self._oldest()]
+
+    def _oldest(self) -> int:
+        """The oldest version that the next update uses anywhere."""
         stages, microbatches = range(len(self._stages)), range(self._microbatches)
-        known = min(self._version(self.updates, i, s) for s in stages for i in microbatches)
-        return self._scales[known]
+        return min(self._version(self.updates, i, s) for s in stages for i in microbatches)
 
     def _keep_scale(self, *, is_good: bool) -> None:
         scale, self._good = self._scales[-1], self._good + 1 if is_good else 0
@@ -388,6 +395,21 @@ def _copied(tensors: Weights) -> Weights:
     return {name: tensor.clone() for name, tensor in tensors.items()}
 
 
+@contextmanager
+def _swapping(used: dict[Use, Tensor], other: dict[Use, Tensor]) -> Iterator[None]:
+    """Let the backward of what runs here find other weights than the forward used."""
+    later = {weight.untyped_storage().data_ptr(): other[use] for use, weight in used.items()}
+
+    def pack(saved: Tensor) -> Tensor:
+        weight = later.get(saved.untyped_storage().data_ptr())
+        if weight is None:
+            return saved
+        return weight.detach().as_strided(saved.size(), saved.stride(), saved.storage_offset())
+
+    with saved_tensors_hooks(pack, lambda saved: saved):
+        yield
+
+
 def _uses(stages: Sequence[nn.Module]) -> list[Use]:
     """Every weight of every stage, in model order."""
     homes: dict[nn.Parameter, tuple[int, str]] = {}
@@ -405,7 +427,8 @@ def _after(updates: int, version: Version) -> Version:
 
 def versions_of(program: Program) -> tuple[Version, Version | None]:
     """What the forwards of a program that does not flush use; its backwards, where they differ."""
-    step, shift = program.microbatches, program.period.microbatches if program.period else 1
+    period = program.period or Period((), (), microbatches=1)
+    step, shift = program.microbatches, period.microbatches
     found = {Kind.F: dict[tuple[int, int], int](), Kind.B: dict[tuple[int, int], int]()}
     for action in program.unrolled(1).actions:
         if action.kind in found and action.microbatch is not None:
@@ -414,10 +437,27 @@ def versions_of(program: Program) -> tuple[Version, Version | None]:
 
     def version(kind: Kind, t: int, i: int, s: int) -> int:
         turns = max(0, -(-(t * step + i + 1 - last) // shift))
-        return found[kind][s, t * step + i - turns * shift] + turns
+        return found[kind][s, t * step + i - turns * shift] + turns * period.versions
 
     backward = None if program.is_stashing else partial(version, Kind.B)
     return partial(version, Kind.F), backward
+
+
+def order_of(program: Program) -> Order:
+    """In which order the stages of a program that does not flush add their gradients."""
+    period = program.period or Period((), (), microbatches=program.microbatches)
+    found: dict[tuple[int, int], list[int]] = {}
+    for action in program.unrolled(1).actions:
+        if action.kind is Kind.B and action.microbatch is not None:
+            update, index = divmod(action.microbatch, program.microbatches)
+            found.setdefault((update, action.stage), []).append(index)
+    last = max(update for update, _ in found) + 1
+
+    def order(update: int, stage: int) -> Sequence[int]:
+        turns = max(0, -(-(update + 1 - last) // period.versions))
+        return found[update - turns * period.versions, stage]
+
+    return order
 
 
 # Versions of the literature, by update t, microbatch i and stage s of D devices.

@@ -21,7 +21,7 @@ from weft.ir.kinds import Kind
 from weft.ir.lanes import Lane
 from weft.ir.program import Program
 
-RUNS = 4  # steps that a flow is looked at for how it runs
+RUNS = 4  # steps that a flow is looked at for how it runs, at least
 
 
 class Item(NamedTuple):
@@ -46,7 +46,6 @@ class Flow:
         rows = range(first, first + opening + program.period.body[index])
         items = [_item(program, row) for row in rows]
         self._prologue, self._body = items[:opening], items[opening:]
-        self._updates = sum(item.kind is Kind.UPDATE for item in self._body)
         self.restart()
 
     def restart(self) -> None:
@@ -64,15 +63,16 @@ class Flow:
             yield item
 
     def drained(self, given: int) -> Iterator[Item]:
-        """All that is left of the given microbatches."""
-        kept, last = deque[Item](), 0
-        while last < self._updates and given:
+        """All that is left of the given microbatches: none are where a whole body has none."""
+        kept, since = deque[Item](), 0  # the last that was of them
+        while since < len(self._prologue) + len(self._body):
             item = self._kept.popleft() if self._kept else next(self._coming)
+            since += 1
             if item.microbatch < given:
+                since = 0
                 yield item
             else:
                 kept.append(item)
-                last += item.kind is Kind.UPDATE
         self._kept = kept + self._kept
 
     def _endless(self) -> Iterator[Item]:
@@ -96,12 +96,17 @@ def _item(program: Program, row: int) -> Item:
     return Item(row, 0, int(actions.stage[row]), kind, microbatch, version)
 
 
+def horizon(program: Program) -> int:
+    """Microbatches in which a flow shows all that it ever does: prologue and body are of them."""
+    return max(RUNS, program.devices + 2, program.steps) * program.microbatches
+
+
 def most_in_flight(program: Program) -> int:
     """How far a device's forwards are ahead of its oldest backward at most, in microbatches."""
     most = 0
     for device in range(program.devices):
         open_: set[tuple[int, int]] = set()
-        for item in Flow(program, device).until(RUNS * program.microbatches + program.devices):
+        for item in Flow(program, device).until(horizon(program)):
             if item.kind is Kind.F:
                 open_.add((item.microbatch, item.stage))
                 most = max(most, item.microbatch - min(open_)[0] + 1)

@@ -28,6 +28,7 @@ from weft.runtime.clock import Recording
 from weft.runtime.delay import Delay
 from weft.runtime.flow import Flow, Item, flight, most_in_flight, run_of
 from weft.runtime.forms import StageForms
+from weft.runtime.lags import under_way
 from weft.runtime.ledger import Losses
 from weft.runtime.makers import Makers
 from weft.runtime.parts import Part, Tie
@@ -251,7 +252,8 @@ class Flowing:
         if number is not None:
             devices = [self._program.placement.pipes[0][end.stage] for end in ends]
             index = [end.stage for end in ends].index(stage)
-            tie = Tie(number, devices, index, site.world.transport, self._local)
+            ahead = under_way(self._program)
+            tie = Tie(number, devices, index, site.world.transport, self._local, ahead)
         return Part(
             stage if number is None else self._program.stages + number,
             home,
@@ -352,8 +354,12 @@ class Flowing:
 
 
 def ring_of(program: Program) -> Program:
-    """The program in which each microbatch stands for all that have its number."""
-    step = program.microbatches
+    """The program in which each microbatch stands for all that have its number.
+
+    Numbers come again with the body, so that what it does for a microbatch is the same each time.
+    """
+    assert program.period is not None
+    step = program.period.microbatches
     count = most_in_flight(program) + max(step, SPARE)
     return flight(program, -(-count // step) * step)
 

@@ -8,21 +8,30 @@ stand still, and such a norm is refused.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, TypeAlias, get_args
+from typing import Literal, NamedTuple, TypeAlias, get_args
 
 import numpy as np
 
 from weft.cost import Share
 from weft.errors import InputError
-from weft.ir.earliest import Precedence, earliest
+from weft.ir.earliest import Precedence, Seconds, earliest
 from weft.ir.kinds import Kind
 from weft.ir.program import Program
 from weft.ir.versions import staleness
-from weft.runtime.flow import RUNS, flight
+from weft.runtime.flow import flight, horizon
 from weft.runtime.ties import End
+from weft.runtime.world import MOST_COPIES
+from weft.verify.periods import released, without_end
 
 Scope: TypeAlias = Literal["global", "group", "stage"]  # widest first
 Groups: TypeAlias = list[list[int]]  # stages that share a norm
+
+
+class Wait(NamedTuple):
+    """A forward, and an update that has to be there for it: rows of a program."""
+
+    reader: int
+    update: int
 
 
 class Versions:
@@ -30,9 +39,9 @@ class Versions:
 
     def __init__(self, program: Program) -> None:
         assert program.period is not None
-        self._shift = program.period.microbatches
+        self._shift, self._made = program.period.microbatches, program.period.versions
         self._known: list[dict[int, int]] = [{} for _ in range(program.stages)]
-        self._program = flight(program, max(RUNS, program.devices + 2) * program.microbatches)
+        self._program = flight(program, horizon(program))
         for action in self._program.actions:
             if action.kind is Kind.F and action.microbatch is not None:
                 self._known[action.stage][action.microbatch] = action.version or 0
@@ -41,7 +50,7 @@ class Versions:
     def of(self, stage: int, microbatch: int) -> int:
         known = self._known[stage]
         turns = max(0, -(-(microbatch + 1 - len(known)) // self._shift))
-        return known[microbatch - turns * self._shift] + turns
+        return known[microbatch - turns * self._shift] + turns * self._made
 
     def lag(self, stage: int, update: int) -> int:
         """How many updates the first microbatch of one is late."""
@@ -71,8 +80,7 @@ def scoped(program: Program, scope: Scope | None) -> Groups:
     """The stages that share a norm: by the scope asked for, or the widest that does not stall."""
     if scope is not None and scope not in get_args(Scope):
         raise InputError(f"gradients are clipped by {', '.join(get_args(Scope))}, not {scope!r}")
-    run = flight(program, max(RUNS, program.devices + 2) * program.microbatches)
-    free = [name for name in get_args(Scope) if not _stalls(run, groups_of(program, name))]
+    free = [name for name in get_args(Scope) if not _stalls(program, groups_of(program, name))]
     if scope is None:
         return groups_of(program, free[0])
     if scope not in free:
@@ -95,45 +103,74 @@ def groups_of(program: Program, scope: Scope) -> Groups:
     return [*groups.values()]
 
 
-def _stalls(run: Program, groups: Groups) -> bool:
-    """Whether the run takes longer once every version waits for the updates of a whole group."""
+def _stalls(program: Program, groups: Groups) -> bool:
+    """Whether a run takes longer once every version waits for the updates of a whole group.
+
+    Where nothing is stashed backwards would have to wait as well.
+    """
+    if not program.is_stashing and any(len(stages) > 1 for stages in groups):
+        return True
+    run, flow = flight(program, horizon(program)), without_end(program, horizon(program))
+    free, bound = _ends(run, []), _ends(run, _waits(run, groups))
+    return _is_late(flow, _waits(flow, groups)) or bool(bound.max() > free.max() + 1e-9)
+
+
+def _ends(run: Program, waits: Sequence[Wait]) -> Seconds:
+    """When each slot ends with unit costs if it waits for these as well."""
     durations = Share().cost(run).durations(run)
     free = run.precedence(np.zeros(len(run.dependencies)))
-    consumer, producer = _waits(run, groups)
+    rows = np.array(waits, np.int64).reshape(-1, 2)
     bound = Precedence(
         free.bounds,
-        np.concatenate([free.consumer, consumer]),
-        np.concatenate([free.producer, producer]),
-        np.zeros(len(free.consumer) + len(consumer)),
+        np.concatenate([free.consumer, run.slot_of[rows[:, 0]]]),
+        np.concatenate([free.producer, run.slot_of[rows[:, 1]]]),
+        np.zeros(len(free.consumer) + len(rows)),
     )
-    ends = [earliest(precedence, durations) + durations for precedence in (free, bound)]
-    return bool(ends[1].max() > ends[0].max() + 1e-9)
+    return earliest(bound, durations) + durations
 
 
-def _waits(run: Program, groups: Groups) -> tuple[list[int], list[int]]:
-    """Pairs of slots: a first forward with a version, and an update before it in its group."""
-    actions, slot = run.actions, run.slot_of
+def _is_late(flow: Program, waits: Sequence[Wait]) -> bool:
+    """Whether a forward would wait for an update that needs the data of a later step."""
+    step = released(flow)
+    return any(step[update] > step[reader] for reader, update in waits)
+
+
+def _waits(run: Program, groups: Groups) -> list[Wait]:
+    """Each first forward with a version, and every update before it in its group."""
     group = {stage: number for number, stages in enumerate(groups) for stage in stages}
     made: dict[tuple[int, int], list[int]] = {}
     first: dict[tuple[int, int], int] = {}
-    for row, action in enumerate(actions):
+    for row, action in enumerate(run.actions):
         version = action.version or 0
         if action.kind is Kind.UPDATE:
             made.setdefault((group[action.stage], version + 1), []).append(row)
         elif action.kind is Kind.F:
             first.setdefault((action.stage, version), row)
-    pairs = [
-        (int(slot[row]), int(slot[update]))
+    return [
+        Wait(row, update)
         for (stage, version), row in first.items()
         for update in made.get((group[stage], version), ())
     ]
-    return [consumer for consumer, _ in pairs], [producer for _, producer in pairs]
+
+
+def under_way(program: Program) -> int:
+    """Updates of a tied weight whose gradients may be on their way at once.
+
+    The end that is ahead waits for weights of as many updates ago as they are late.
+    """
+    return max(staleness(program)) + 1
 
 
 def check_ties(program: Program, ties: Sequence[Sequence[End]]) -> None:
     """Refuse a tied weight whose ends are far apart in time."""
     lags = staleness(program)
     for ends in ties:
+        if under_way(program) * len(ends) ** 2 > MOST_COPIES:
+            raise InputError(
+                f"{ends[0].name} of stage {ends[0].stage} is tied, but {program.name} uses versions"
+                f" {max(lags)} updates late: too many of its gradients would be on their way."
+                f" Use fewer devices, or pipedream-2bw"
+            )
         late = [lags[end.stage] for end in ends]
         if max(late) - min(late) > 1:
             raise InputError(
@@ -142,3 +179,30 @@ def check_ties(program: Program, ties: Sequence[Sequence[End]]) -> None:
                 f" updates late there: keep them apart, in one stage, or use a schedule whose"
                 f" stages are equally late (pipedream with vertical-sync, pipedream-2bw)"
             )
+        run, flow = flight(program, horizon(program)), without_end(program, horizon(program))
+        waits = _waits_of_tie(flow, ends)
+        if _is_late(flow, waits) or np.isinf(_ends(run, _waits_of_tie(run, ends))).any():
+            raise InputError(
+                f"{ends[0].name} of stage {ends[0].stage} is tied to {ends[-1].name} of stage"
+                f" {ends[-1].stage}, but {program.name} would wait there for gradients that come"
+                f" later. Keep them apart, or let all of these stages use older versions"
+            )
+
+
+def _waits_of_tie(run: Program, ends: Sequence[End]) -> list[Wait]:
+    """Every forward of its stages, and the updates of all of them that the first's version has."""
+    used: dict[int, int] = {}
+    made: dict[tuple[int, int], int] = {}
+    for row, action in enumerate(run.actions):
+        if action.kind is Kind.F and action.stage == ends[0].stage:
+            used[action.microbatch or 0] = action.version or 0
+        elif action.kind is Kind.UPDATE:
+            made[action.stage, (action.version or 0) + 1] = row
+    stages = {end.stage for end in ends}
+    return [
+        Wait(row, made[stage, used[action.microbatch or 0]])
+        for row, action in enumerate(run.actions)
+        if action.kind is Kind.F and action.stage in stages
+        for stage in stages
+        if (stage, used.get(action.microbatch or 0)) in made
+    ]

@@ -28,7 +28,6 @@ from weft.runtime.stash import Stash
 from weft.runtime.transport import Transport
 from weft.runtime.transport.loopback import Loopback
 
-AHEAD = 4  # updates of a tied weight that may be under way
 TIED = "the gradients of a tied weight"
 
 Grads: TypeAlias = list[Tensor | None]
@@ -160,7 +159,8 @@ class Part:
 class Tie:
     """One end of a tied weight: gradients of all ends meet at each of them.
 
-    `ends` are their devices. Ends on one device meet in `local`.
+    `ends` are their devices. Ends on one device meet in `local`. So many updates as `ahead` may be
+    under way.
     """
 
     def __init__(
@@ -170,11 +170,12 @@ class Tie:
         index: int,
         transport: Transport,
         local: Loopback,
+        ahead: int,
     ) -> None:
         self._index, self.is_first = index, index == 0
         self._sends: list[list[Send]] = []
         self._receives: list[dict[int, tuple[Transport, Message, Receive]]] = []
-        for turn in range(AHEAD):
+        for turn in range(ahead):
             sends, receives = [], {}
             for other, device in enumerate(ends):
                 if other == index:
@@ -195,20 +196,20 @@ class Tie:
         return Message(number, Direction.BOTH, (turn * ends + one) * ends + other)
 
     def send(self, update: int, grad: Tensor | None) -> None:
-        for send in self._sends[update % AHEAD]:
+        for send in self._sends[update % len(self._sends)]:
             send([grad])
 
     def has(self, update: int) -> bool:
         """Whether the other ends' gradients are here, where one process runs all devices."""
         return all(
             isinstance(by, Loopback) and by.has(message)
-            for by, message, _ in self._receives[update % AHEAD].values()
+            for by, message, _ in self._receives[update % len(self._receives)].values()
         )
 
     def total(self, update: int, grad: Tensor | None) -> Tensor | None:
         """The sum over all ends, in the order of their stages, of those that have one."""
         parts = {self._index: grad}
-        for other, (_, _, receive) in self._receives[update % AHEAD].items():
+        for other, (_, _, receive) in self._receives[update % len(self._receives)].items():
             (parts[other],) = receive()
         found = [part for _, part in sorted(parts.items()) if part is not None]
         if len(found) == 1:

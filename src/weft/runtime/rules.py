@@ -129,7 +129,8 @@ def rules_of(
     clip, clip_by, nonfinite, delay = scopes
     learning = [ends for ends in ties if _weight(stages, ends[0]).requires_grad]
     check_ties(program, learning)
-    _check_without_stash(program, stages, learning, delay)
+    _check_without_stash(program, stages, delay)
+    _check_ties_without_stash(program, learning)
     groups: dict[int, list[Share]] = {}
     if clip is not None or delay.scale is not None:
         for members in scoped(program, clip_by):
@@ -153,12 +154,7 @@ def rules_of(
     )
 
 
-def _check_without_stash(
-    program: Program,
-    stages: Sequence[nn.Module],
-    ties: Sequence[Sequence[End]],
-    delay: Delay,
-) -> None:
+def _check_without_stash(program: Program, stages: Sequence[nn.Module], delay: Delay) -> None:
     """Refuse what a backward with newer weights than its forward had cannot do."""
     if program.is_stashing:
         return
@@ -167,16 +163,20 @@ def _check_without_stash(
             f"{program.name} stashes nothing: its backwards look up newer weights, which a compiled"
             f" stage does not do. Use stages as they are, or a schedule that stashes"
         )
-    if ties:
-        raise InputError(
-            f"{program.name} stashes nothing: its backwards look up newer weights, and stages"
-            f" {[end.stage for end in ties[0]]} share {ties[0][0].name}, whose ends are not equally"
-            f" new. Use a schedule that stashes, or a weight for each"
-        )
     if delay.predict and (program.actions.kind == Kind.R).any():
         raise InputError(
             f"{program.name} stashes nothing and is recomputed: its backwards cannot start from"
             f" predicted forwards; leave out one of the two"
+        )
+
+
+def _check_ties_without_stash(program: Program, ties: Sequence[Sequence[End]]) -> None:
+    """Refuse a weight of which one stage would need a version that another no longer has."""
+    for ends in ties if not program.is_stashing else ():
+        raise InputError(
+            f"{ends[0].name} of stage {ends[0].stage} is tied to {ends[-1].name} of stage"
+            f" {ends[-1].stage}, and {program.name} stashes nothing: the two would use different"
+            f" versions of it. Use a schedule that stashes, or keep them apart"
         )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
 
@@ -43,6 +43,7 @@ class Context:
 
     program: Program
     limits: Limits
+    source: Program  # as it was given: `program` is it, unrolled where it repeats
 
     def without_rows(self, rows: Iterable[int | None]) -> Context:
         """The same without these actions, and without what shares a slot with them."""
@@ -53,7 +54,7 @@ class Context:
             lane: program.actions.take(np.flatnonzero(kept & (program.lane_of == index)))
             for index, lane in enumerate(program.lanes)
         }
-        return Context(program.with_lanes(lanes), self.limits)
+        return replace(self, program=program.with_lanes(lanes))
 
     # words
 

@@ -13,6 +13,7 @@ from weft.verify.context import Breach, Context, Limits
 from weft.verify.form import well_formed
 from weft.verify.limits import deep_enough, within_memory
 from weft.verify.order import free_of_deadlock, ordered
+from weft.verify.periods import in_step, periodic
 from weft.verify.presence import complete, drained, offloaded, placed, produced
 from weft.verify.report import Finding, Report
 from weft.verify.versions import versioned
@@ -42,6 +43,8 @@ RULES = (
     Rule(1, "offload", "what goes to the host comes back, once, before it is used", offloaded),
     Rule(1, "versions", "the weights asked for exist, and all stages learn equally", versioned),
     Rule(1, "ordered", "nothing is read before it can exist", ordered),
+    Rule(2, "periodic", "a run ends with what its body leaves, however long it is", periodic),
+    Rule(2, "in step", "a step needs no data of the next one", in_step),
     Rule(3, "deadlock", "no devices wait for each other for ever", free_of_deadlock),
     Rule(4, "channel depth", "blocking sends do not lock up at the depth given", deep_enough),
     Rule(4, "memory", "every device stays within its memory", within_memory),
@@ -64,7 +67,7 @@ def verify(
     if versions is not None and len(versions) != program.stages:
         raise InputError(f"versions are claimed for {len(versions)} of {program.stages} stages")
     unrolled = program.unrolled(REPEATS) if program.period else program
-    context = Context(unrolled, Limits(channel_depth, cost, versions))
+    context = Context(unrolled, Limits(channel_depth, cost, versions), program)
     broken = _broken(context)
     runs = all(rule.level == RULES[-1].level for rule, _ in broken)
     return Report(

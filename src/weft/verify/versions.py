@@ -2,7 +2,8 @@
 
 update t    once for each step, in order, behind the gradients of step t
 use of v    behind update v - 1
-F and B     of a microbatch at a stage use one version, unless the program does not stash
+B or W      of step t after update t - 1, which would take its gradient as well
+F and B     of a microbatch at a stage use one version; where nothing is stashed, each the newest
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import numpy as np
 from weft.ir.actions import Column, Index
 from weft.ir.graph import Backward
 from weft.ir.kinds import Kind
+from weft.ir.tables import Groups
 from weft.ir.values import Value
 from weft.ir.versions import resident_versions
 from weft.verify.context import Breach, Context
@@ -32,8 +34,8 @@ def versioned(context: Context) -> Iterator[Breach]:
     yield from _unmade(context)
     yield from _reduced(context)
     yield from _too_early(context)
-    if context.program.is_stashing:
-        yield from _stashed(context)
+    yield from _joining(context)
+    yield from _stashed(context) if context.program.is_stashing else _newest(context)
     if context.limits.versions is not None:
         yield from _resident(context)
 
@@ -128,6 +130,56 @@ def _too_early(context: Context) -> Iterator[Breach]:
         yield late(context, int(dependencies.consumer[row]), int(dependencies.producer[row]))
 
 
+def _joining(context: Context) -> Iterator[Breach]:
+    """Weight gradients in front of the update before theirs, which would take them as well."""
+    program, actions, holder = context.program, context.program.actions, _holders(context)
+    updates = context.coverage.rows(Kind.UPDATE)
+    ends = context.coverage.rows(Kind.B, Kind.W)
+    before = Groups(updates, _pairs(holder[updates], actions.version[updates] + 1))
+    step = actions.microbatch[ends] // program.microbatches
+    for row, update in zip(*before.join(ends, _pairs(holder[ends], step)), strict=True):
+        if program.lane_of[row] == program.lane_of[update] and row < update:
+            yield context.at(
+                int(row),
+                f"device {program.device_of[row]} runs {context.token(row)} before"
+                f" {context.token(update)}, which would take its gradient as well."
+                f" Move {context.token(update)} in front of {context.token(row)}.",
+            )
+
+
+def _newest(context: Context) -> Iterator[Breach]:
+    """Where nothing is stashed, older weights are gone: every action uses the newest."""
+    program, actions = context.program, context.program.actions
+    newest, named = _updates_before(context), actions.version
+    rows = context.coverage.rows(Kind.F, Kind.B, Kind.I, Kind.W, Kind.R)
+    for row in rows[(named[rows] >= 0) & (named[rows] != newest[rows])].tolist():
+        yield context.at(
+            row,
+            f"device {program.device_of[row]} runs {context.token(row)} with version {named[row]},"
+            f" but nothing is stashed and the newest there is version {newest[row]}."
+            f" Name that one, or stash.",
+        )
+    yield from _recomputed_with_others(context, newest)
+
+
+def _recomputed_with_others(context: Context, newest: Index) -> Iterator[Breach]:
+    """Where nothing is stashed, an update between a recomputation and its backward."""
+    program, coverage = context.program, context.coverage
+    again = np.full((program.stages, coverage.microbatches), -1, np.int64)
+    row, microbatch = coverage.cells(Kind.R)
+    again[program.actions.stage[row], microbatch] = newest[row]
+    row, microbatch = coverage.cells(Kind.B, Kind.I)
+    expected = again[program.actions.stage[row], microbatch]
+    differs = (expected >= 0) & (expected != newest[row])
+    for reader in np.unique(row[differs]).tolist():
+        yield context.at(
+            reader,
+            f"device {program.device_of[reader]} updates stage {program.actions.stage[reader]}"
+            f" between the recomputation for {context.token(reader)} and it, and nothing is"
+            f" stashed. Recompute after the update.",
+        )
+
+
 def _stashed(context: Context) -> Iterator[Breach]:
     """The backward of a microbatch uses the weights of its forward."""
     program, coverage = context.program, context.coverage
@@ -149,11 +201,17 @@ def _stashed(context: Context) -> Iterator[Breach]:
 
 def _used_versions(context: Context) -> Index:
     """The version that each action names, or else the newest where it stands."""
-    actions = context.program.actions
-    place = _holders(context) * (len(actions) + 1) + np.arange(len(actions))
+    named = context.program.actions.version
+    return np.where(named >= 0, named, _updates_before(context))
+
+
+def _updates_before(context: Context) -> Index:
+    """For each action, how many updates of its stage and pipe stand in front of it."""
+    count = len(context.program)
+    place = _holders(context) * (count + 1) + np.arange(count)
     updates = np.sort(place[context.coverage.rows(Kind.UPDATE)])
-    before = np.searchsorted(updates, place - place % (len(actions) + 1))
-    return np.where(actions.version >= 0, actions.version, np.searchsorted(updates, place) - before)
+    before = np.searchsorted(updates, place - place % (count + 1))
+    return np.searchsorted(updates, place) - before
 
 
 def _resident(context: Context) -> Iterator[Breach]:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, TypeAlias
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -19,9 +20,10 @@ from tests.runtime.habits.grammar import Layer, built
 from tests.runtime.habits.short import Short
 from tests.runtime.habits.size import LENGTH, WIDTH, WORDS
 from weft.ir.graph import Graph, Stage
+from weft.ir.kinds import Kind
 from weft.ir.placement import Placement
 from weft.ir.program import Program
-from weft.lower import recompute, recompute_early, split, split_late
+from weft.lower import recompute, recompute_early, split, split_late, unpaired
 from weft.schedules import REGISTRY, Shape
 
 Forms: TypeAlias = tuple[str, ...]
@@ -63,7 +65,8 @@ class Model(Short):
 class Plan(Short):
     """A program.
 
-    passes  what is done to it, of "split", "split late", "recompute", "recompute early"
+    passes  what is done to it, of "split", "split late", "recompute", "recompute early" and
+            "recompute some": every second microbatch
     only    the stages that are recomputed; all unless given
     graph   of GRAPHS, where the stages are no chain; then each has a device of its own
     """
@@ -106,10 +109,20 @@ def _program(plan: Plan) -> Program:
         "split late": lambda program: split_late(program, late=[*range(program.devices)]),
         "recompute": lambda program: recompute(program, stages=plan.only),
         "recompute early": lambda program: recompute_early(program, stages=plan.only),
+        "recompute some": lambda program: _recomputed_in_part(program, plan.only),
     }
     for name in plan.passes:
         made = changes[name](made)
     return made
+
+
+def _recomputed_in_part(program: Program, stages: tuple[int, ...] | None) -> Program:
+    whole = unpaired(recompute_early(program, stages=stages))
+    lanes = {}
+    for lane, actions in whole.contents().items():
+        is_left_out = (actions.kind == Kind.R) & (actions.microbatch % 2 == 1)
+        lanes[lane] = actions.take(np.flatnonzero(~is_left_out))
+    return whole.with_lanes(lanes)
 
 
 @dataclass(frozen=True, slots=True, repr=False)

@@ -4,6 +4,8 @@
 
 from __future__ import annotations
 
+import random
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -111,6 +113,13 @@ class OwnGenerator(nn.Module):
     def forward(self, value: Tensor) -> Tensor:
         drawn = torch.rand(value.shape, generator=self.generator, dtype=value.dtype)
         return value * (0.5 + drawn)
+
+
+class HostRandom(Lined):
+    """Leaves a layer out, by a number that is not torch's."""
+
+    def forward(self, value: Tensor) -> Tensor:
+        return value if random.random() < 0.4 else self.line(value)
 
 
 class Shuffled(Lined):

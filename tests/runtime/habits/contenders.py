@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -18,6 +18,7 @@ from torch.optim import Optimizer
 from torch.utils import _pytree as pytree
 
 from tests.runtime.habits.case import GRAPHS, Case
+from tests.runtime.habits.forms import Record
 from weft.ir.graph import Graph
 from weft.runtime import Delayed, Pipeline, Reference, split
 from weft.runtime.delayed import versions_of
@@ -76,7 +77,18 @@ class Chain(nn.Module):
         return value
 
 
-class Whole(nn.Sequential):
+class Layers(nn.Sequential):
+    """A Sequential whose values are contiguous where it is cut: what they draw depends on that."""
+
+    ends: frozenset[int] = frozenset()
+
+    def forward(self, value: Any) -> Any:
+        for index, layer in enumerate(self):
+            value = layer(contiguous(value) if index in self.ends else value)
+        return value
+
+
+class Stages(nn.Sequential):
     """Stages of a list, called one after the other: a tuple is spread over the arguments."""
 
     graph: Graph | None = None
@@ -85,23 +97,32 @@ class Whole(nn.Sequential):
         values: list[Any] = []
         for index, stage in enumerate(self):
             before = self.graph.predecessors[index] if self.graph else range(index)[-1:]
-            given = [values[other] for other in before] or [batch]
+            given = [contiguous(values[other]) for other in before] or [batch]
             arguments = [
-                part
-                for value in given
-                for part in (value if isinstance(value, tuple) else (value,))
+                part for value in given for part in (value if type(value) is tuple else (value,))
             ]
             values.append(stage(*arguments))
         return values[-1]
 
 
+def contiguous(value: Any) -> Any:
+    """A value with the layout in which it would travel."""
+    if isinstance(value, Tensor):
+        return value.contiguous()
+    if isinstance(value, Record):
+        return replace(value, value=value.value.contiguous())
+    return pytree.tree_map_only(Tensor, Tensor.contiguous, value)
+
+
 def whole_of(case: Case) -> nn.Module:
     """The unsplit model."""
     if case.model.is_split:
-        return nn.Sequential(*case.modules())
-    whole = Whole(*_listed(case))
-    whole.graph = GRAPHS[case.plan.graph] if case.plan.graph else None
-    return whole
+        layers = Layers(*case.modules())
+        layers.ends = frozenset(case.model.starts[1:])
+        return layers
+    stages = Stages(*_listed(case))
+    stages.graph = GRAPHS[case.plan.graph] if case.plan.graph else None
+    return stages
 
 
 def stages_of(case: Case) -> list[nn.Module]:
@@ -182,8 +203,8 @@ def plain(case: Case) -> Trace:
 
 def _trained(case: Case, whole: nn.Module, draw: Draw, number: int) -> list[Tensor]:
     losses = []
-    for microbatch, loss in _losses(case, whole, draw, number):
-        with backward(draw, microbatch):
+    for drawn, loss in _losses(case, whole, draw, number):
+        with backward(draw, drawn):
             loss.backward()  # type: ignore[no-untyped-call]
         losses.append(loss.detach().reshape(()))
     return losses
@@ -199,18 +220,19 @@ def _evaluated(case: Case, whole: nn.Module, draw: Draw, number: int) -> list[Te
     return losses
 
 
-def _losses(case: Case, whole: nn.Module, draw: Draw, number: int) -> Iterator[tuple[int, Tensor]]:
-    """Each microbatch and its weighted loss; the graph of one is gone before the next."""
+def _losses(case: Case, whole: nn.Module, draw: Draw, number: int) -> Iterator[tuple[Any, Tensor]]:
+    """What each microbatch drew, and its weighted loss; one's graph is gone before the next."""
     count, loss = case.microbatches, case.loss()
     batch, target = case.batch(number)
     inputs, targets = _pieces(batch, count, case.rows), _pieces(target, count, case.rows)
     shares = case.weights or [1 / count] * count
     for microbatch in range(count):
         wanted = targets[microbatch]
-        with forward(draw, microbatch):
+        with forward(draw, microbatch) as drawn:
             output = whole(inputs[microbatch])
-            found = loss(output, *(wanted if isinstance(wanted, tuple) else (wanted,)))
-        yield microbatch, found * shares[microbatch]
+            with losing(draw):
+                found = loss(output, *(wanted if isinstance(wanted, tuple) else (wanted,)))
+        yield drawn, found * shares[microbatch]
 
 
 def _pieces(data: Any, count: int, rows: int) -> list[Any]:
@@ -226,27 +248,30 @@ def _pieces(data: Any, count: int, rows: int) -> list[Any]:
 def _update(
     case: Case, whole: nn.Module, optimizer: Optimizer | None, trace: Trace, number: int
 ) -> None:
-    if optimizer is None:
-        return
     if case.training.clip is not None:
         norm = nn.utils.clip_grad_norm_(whole.parameters(), case.training.clip)
         trace.note(f"norm of step {number}", norm)
-    optimizer.step()
-    optimizer.zero_grad()
+    if optimizer is not None:
+        optimizer.step()
+        optimizer.zero_grad()
 
 
 @contextmanager
-def forward(draw: Draw, microbatch: int) -> Iterator[None]:
-    if hasattr(draw, "forward"):
-        with draw.forward(microbatch):
-            yield
-    else:
+def forward(draw: Any, microbatch: int) -> Iterator[Any]:
+    if not hasattr(draw, "forward"):
         draw.microbatch = microbatch
-        yield
+        yield None
+        return
+    with draw.forward(microbatch) as drawn:
+        yield drawn
 
 
-def backward(draw: Draw, microbatch: int) -> Any:
-    return draw.backward(microbatch) if hasattr(draw, "backward") else nullcontext()
+def losing(draw: Any) -> Any:
+    return draw.loss() if hasattr(draw, "loss") else nullcontext()
+
+
+def backward(draw: Any, drawn: Any) -> Any:
+    return draw.backward(drawn) if hasattr(draw, "backward") else nullcontext()
 
 
 # Weft

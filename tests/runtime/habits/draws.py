@@ -32,6 +32,7 @@ PASSES: tuple[tuple[str, ...], ...] = (
     ("split late",),
     ("recompute",),
     ("recompute early",),
+    ("recompute some",),
     ("split", "recompute"),
 )
 STEPS: tuple[tuple[str, ...], ...] = (
@@ -147,6 +148,8 @@ def _layer(random: Random, habits: Sequence[str], before: Sequence[Layer]) -> La
         same = random.choice(own)
         return Layer(before[same].habit, form, same_as=same)
     habit = random.choice(habits if _happens(random, 0.6) else ORDINARY)
+    if HABITS[habit].is_rare and _happens(random, 0.8):
+        habit = "Linear"
     tied = [index for index in own if before[index].habit in tieable()]
     is_tied = bool(tied) and habit in tieable() and _happens(random, 0.15)
     return Layer(

@@ -25,10 +25,12 @@ class Habit(NamedTuple):
     """A way to write a layer.
 
     is_steep  whether a rounding error may make a large difference, as with a comparison
+    is_rare   whether it is drawn less often, as it can only be refused
     """
 
     make: Callable[[], nn.Module]
     is_steep: bool = False
+    is_rare: bool = False
 
 
 HABITS: dict[str, Habit] = {
@@ -54,7 +56,7 @@ HABITS: dict[str, Habit] = {
     "Clamped": Habit(layers.Clamped),
     "Vectors": Habit(layers.Vectors),
     "Mapped": Habit(layers.Mapped),
-    "Hidden": Habit(layers.Hidden),
+    "Hidden": Habit(layers.Hidden, is_rare=True),
     # views, writing in place
     "ReLUInPlace": Habit(partial(nn.ReLU, inplace=True)),
     "DropoutInPlace": Habit(partial(nn.Dropout, 0.3, inplace=True)),
@@ -89,12 +91,16 @@ HABITS: dict[str, Habit] = {
     "OwnGenerator": Habit(chance.OwnGenerator),
     "Shuffled": Habit(chance.Shuffled),
     "NoisyHook": Habit(chance.NoisyHook),
+    "HostRandom": Habit(chance.HostRandom, is_rare=True),
     # memory
     "BatchNorm": Habit(memory.BatchNorm),
     "BatchNormOfAll": Habit(partial(memory.BatchNorm, None)),
     "Spectral": Habit(memory.Spectral),
     "SpectralHook": Habit(memory.SpectralHook),
     "WeightNorm": Habit(memory.WeightNorm),
+    "WeightNormHook": Habit(memory.WeightNormHook),
+    "Pruned": Habit(partial(memory.Pruned, bias=True)),
+    "PrunedWithoutBias": Habit(partial(memory.Pruned, bias=False)),
     "Centred": Habit(memory.Centred),
     "Reassigned": Habit(memory.Reassigned),
     "Counting": Habit(memory.Counting),

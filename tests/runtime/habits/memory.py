@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
-from torch.nn.utils import parametrizations
+from torch.nn.utils import parametrizations, prune, weight_norm
 from torch.nn.utils.spectral_norm import spectral_norm
 
 from tests.runtime.habits.layers import Lined
@@ -48,6 +48,29 @@ class WeightNorm(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.line = parametrizations.weight_norm(nn.Linear(WIDTH, WIDTH))
+
+    def forward(self, value: Tensor) -> Tensor:
+        return self.line(value)
+
+
+class WeightNormHook(nn.Module):
+    """Its weight is made of two others by a hook, as it used to be written."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.line = weight_norm(nn.Linear(WIDTH, WIDTH))
+
+    def forward(self, value: Tensor) -> Tensor:
+        return self.line(value)
+
+
+class Pruned(nn.Module):
+    """Half of its weight is masked, by a hook."""
+
+    def __init__(self, *, bias: bool) -> None:
+        super().__init__()
+        self.line = nn.Linear(WIDTH, WIDTH, bias=bias)
+        prune.l1_unstructured(self.line, "weight", amount=0.5)
 
     def forward(self, value: Tensor) -> Tensor:
         return self.line(value)

@@ -13,22 +13,21 @@ from weft.ir.kinds import Kind
 PLAIN_HABITS = ("Linear", "Identity")
 
 
-def reduced(case: Case, is_failing: Callable[[Case], bool], most: int = 400) -> Case:
+def reduced(case: Case, is_failing: Callable[[Case], bool], most: int = 200) -> Case:
     """The simplest case found that still fails, by one simplification after the other."""
-    tried = 0
-    is_shrinking = True
-    while is_shrinking:
-        is_shrinking = False
+    tried = {case}
+    while True:
         for simpler in _simpler(case):
-            if simpler == case:
+            if simpler in tried:
                 continue
-            tried += 1
-            if tried > most:
-                return case
+            tried.add(simpler)
             if is_failing(simpler):
-                case, is_shrinking = simpler, True
+                case = simpler
                 break
-    return case
+            if len(tried) > most:
+                return case
+        else:
+            return case
 
 
 def features(case: Case) -> frozenset[str]:
@@ -63,6 +62,9 @@ def features(case: Case) -> frozenset[str]:
 
 def _simpler(case: Case) -> Iterator[Case]:
     """Every case with one thing less, the largest things first."""
+    yield replace(case, training=Training(steps=("update",)))
+    for model in _single(case.model):
+        yield replace(case, model=model)
     for plan in _plans(case.plan):
         yield from _fitted(case, plan)
     for model in (*_fewer(case.model), *_plainer(case.model)):
@@ -86,10 +88,17 @@ def _plans(plan: Plan) -> Iterator[Plan]:
         for count in range(1, plan.microbatches):
             yield replace(plan, microbatches=count)
         return
-    names = dict.fromkeys(("gpipe", "1f1b", plan.schedule))
-    for other in (one for name in names for one in plans_of(name)):
+    for other in _others(plan):
         if _weight(other) < _weight(plan):
             yield replace(other, passes=plan.passes, only=None)
+
+
+def _others(plan: Plan) -> Iterator[Plan]:
+    """The simplest schedule at some sizes, and all shapes of the same one."""
+    for devices in (1, 2, plan.program.stages):
+        for count in (1, 2):
+            yield Plan("gpipe", devices, count)
+    yield from plans_of(plan.schedule)
 
 
 def _weight(plan: Plan) -> tuple[int, int, int]:
@@ -110,6 +119,17 @@ def _fitted(case: Case, plan: Plan) -> Iterator[Case]:
 
 
 # models
+
+
+def _single(model: Model) -> Iterator[Model]:
+    """With one layer as it is, or two that share something, and the others plain."""
+    first = model.layers[:1] if model.data == "words" else ()
+    for index, layer in enumerate(model.layers):
+        kept = {index, layer.same_as, layer.tied_to}
+        layers = [
+            one if place in kept else Layer("Linear") for place, one in enumerate(model.layers)
+        ]
+        yield replace(model, layers=(*first, *layers[len(first) :]))
 
 
 def _fewer(model: Model) -> Iterator[Model]:
@@ -140,7 +160,12 @@ def _plainer(model: Model) -> Iterator[Model]:
     for index, layer in enumerate(model.layers):
         for simpler in _plainer_layers(layer):
             layers = (*model.layers[:index], simpler, *model.layers[index + 1 :])
-            yield replace(model, layers=layers)
+            yield replace(model, layers=tuple(_renamed(one, layers) for one in layers))
+
+
+def _renamed(layer: Layer, layers: tuple[Layer, ...]) -> Layer:
+    """The name of a layer that is another one."""
+    return layer if layer.same_as is None else replace(layer, habit=layers[layer.same_as].habit)
 
 
 def _plainer_layers(layer: Layer) -> Iterator[Layer]:

@@ -20,7 +20,7 @@ from tests.runtime.habits.draws import drawn
 from tests.runtime.habits.judge import Verdict, judge
 from tests.runtime.habits.minimal import features, reduced
 
-CHUNK = 250
+CHUNK = 100
 
 
 @dataclass
@@ -65,6 +65,7 @@ class Findings:
                 return
         smallest = reduced(case, lambda one: kind_of(judge(one)) == kind_of(verdict))
         self.faults.append(Fault(smallest, judge(smallest), number))
+        print(f"\n{self.faults[-1]}", file=sys.stderr, flush=True)
 
     @property
     def progress(self) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -98,10 +99,8 @@ class Stages(nn.Sequential):
         for index, stage in enumerate(self):
             before = self.graph.predecessors[index] if self.graph else range(index)[-1:]
             given = [contiguous(values[other]) for other in before] or [batch]
-            arguments = [
-                part for value in given for part in (value if type(value) is tuple else (value,))
-            ]
-            values.append(stage(*arguments))
+            spread = [value if type(value) is tuple else (value,) for value in given]
+            values.append(stage(*chain.from_iterable(spread)))
         return values[-1]
 
 

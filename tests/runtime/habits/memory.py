@@ -70,7 +70,7 @@ class Pruned(nn.Module):
     def __init__(self, *, bias: bool) -> None:
         super().__init__()
         self.line = nn.Linear(WIDTH, WIDTH, bias=bias)
-        prune.l1_unstructured(self.line, "weight", amount=0.5)
+        prune.l1_unstructured(self.line, "weight", amount=0.5)  # type: ignore[no-untyped-call]
 
     def forward(self, value: Tensor) -> Tensor:
         return self.line(value)

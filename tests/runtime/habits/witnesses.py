@@ -7,6 +7,7 @@ from tests.runtime.habits.grammar import Layer
 
 LINE = Layer("Linear")
 ONE_STEP = Training(steps=("update",))
+GRADIENTS = Training("none", steps=("update",))
 
 
 def _chain(*layers: Layer | str, is_split: bool = False, **others: str) -> Model:
@@ -54,6 +55,18 @@ WITNESSES: dict[str, Case] = {
         _chain("Linear", "Tanh", "Tanh", Layer("Linear", same_as=0)),
         Plan("zbv", devices=2, microbatches=4, stages_per_device=2),
     ),
+    "one module that draws in two stages": Case(
+        Model((Layer("Noise"), Layer("Noise", same_as=0), LINE), (1, 2), is_split=False),
+        _gpipe(2),
+        ONE_STEP,
+    ),
+    "one module twice in an asynchronous stage": Case(
+        Model((LINE, Layer("Linear", same_as=0)), (2,), is_split=False),
+        Plan("pipedream-2bw", devices=1, microbatches=1),
+    ),
+    "a tied weight that one end bounds": Case(
+        _chain("Clamped", Layer("Linear", tied_to=0)), _gpipe(2), ONE_STEP
+    ),
     # randomness
     "functional dropout, recomputed": _recomputed("FunctionalDropout"),
     "dropout inside attention, recomputed": _recomputed("ScaledAttention"),
@@ -90,9 +103,9 @@ WITNESSES: dict[str, Case] = {
     "a value with several readers": Case(
         Model((LINE,) * 5, (1,) * 5, is_split=False),
         Plan("1f1b", devices=3, microbatches=2, graph="three readers"),
-        ONE_STEP,
+        GRADIENTS,
     ),
-    "a transposed output": Case(_chain("Convolved", "Linear"), _gpipe(2), ONE_STEP),
+    "a transposed output": Case(_chain("BatchNorm", "Linear"), _gpipe(2), GRADIENTS),
     # memory
     "recomputation reads a later buffer": _recomputed("Spectral"),
     "recomputation counts again": _recomputed("Tallied"),
@@ -102,11 +115,6 @@ WITNESSES: dict[str, Case] = {
     "a table made on tensors without memory": Case(_chain("Cached", "Linear"), _gpipe(2)),
     "a number that counts forwards": Case(_chain("Tallied", "Linear"), _gpipe(2), ONE_STEP),
     "evaluate and a part in evaluation mode": Case(
-        _chain(Layer("Dropout", is_evaluating=True), "Linear"),
-        _gpipe(2),
-        Training(steps=("update", "evaluate", "update")),
-    ),
-    "evaluate and a nested part in evaluation mode": Case(
         Model((Layer("BatchNorm", is_evaluating=True), LINE, LINE), (2, 1), is_split=False),
         _gpipe(2),
         Training(steps=("update", "evaluate", "update")),
@@ -114,9 +122,15 @@ WITNESSES: dict[str, Case] = {
     "no optimizer": Case(
         _chain("Linear", "Linear"), _gpipe(2), Training("none", steps=("update", "update"))
     ),
+    "no optimizer, and a step without update": Case(
+        _chain("Linear", "Linear"), _gpipe(2), Training("none", steps=("update", "pile"))
+    ),
+    "no optimizer, but a bound of the norm": Case(
+        _chain("Linear", "Linear"), _gpipe(2), Training("none", clip=0.5, steps=("update",))
+    ),
     # autograd
     "a checkpoint and a split backward": _split("Checkpointed", "Linear"),
-    "a reentrant checkpoint and a split backward": _split("CheckpointedReentrant", "Linear"),
+    "a reentrant checkpoint and a split backward": _split("Linear", "CheckpointedReentrant"),
     "autocast inside and a split backward": Case(
         _chain("Cast", "Linear", dtype="float32"), _gpipe(2, "split"), ONE_STEP
     ),
@@ -132,8 +146,14 @@ WITNESSES: dict[str, Case] = {
     ),
     "a layer called with a keyword and a split backward": _split("Keyword", "Linear"),
     "vmap and a split backward": _split("Mapped", "Linear"),
+    "in place behind a layer and a split backward": Case(
+        Model((LINE, Layer("ReLUInPlace"), LINE), (2, 1), is_split=False),
+        _gpipe(2, "split"),
+        ONE_STEP,
+    ),
+    "a weight made by a hook and a split backward": _split("SpectralHook", "Linear"),
+    "a weight masked by a hook and a split backward": _split("PrunedWithoutBias", "Linear"),
     "a loss of one element": Case(
         _chain("Linear", "Linear", loss="one element"), _gpipe(2), ONE_STEP
     ),
-    "nothing to clip": Case(_chain("Cut", "Never"), _gpipe(2), Training(clip=0.5)),
 }

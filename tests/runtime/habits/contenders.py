@@ -20,8 +20,9 @@ from torch.utils import _pytree as pytree
 
 from tests.runtime.habits.case import GRAPHS, Case
 from tests.runtime.habits.forms import Record
+from weft import runtime
 from weft.ir.graph import Graph
-from weft.runtime import Delayed, Pipeline, Reference, split
+from weft.runtime import Delayed, Pipeline, Reference
 from weft.runtime.delayed import versions_of
 from weft.runtime.randomness import Draw, keyed
 
@@ -130,7 +131,7 @@ def stages_of(case: Case) -> list[nn.Module]:
         return _listed(case)
     layers, sizes = nn.Sequential(*case.modules()), case.model.sizes
     is_even = sorted(sizes, reverse=True) == [*sizes] and sizes[0] - sizes[-1] <= 1
-    return split(layers, stages=len(sizes), layers=None if is_even else sizes)
+    return runtime.split(layers, stages=len(sizes), layers=None if is_even else sizes)
 
 
 def _listed(case: Case) -> list[nn.Module]:

@@ -18,9 +18,9 @@ from torch import Tensor, nn
 from weft.runtime.buffers import Buffers
 from weft.runtime.values import Value
 
-from tests.runtime.habits import contenders
 from tests.runtime.habits.draws import drawn
 from tests.runtime.habits.judge import judge
+from weft import runtime
 from weft.ir.kinds import Kind
 from weft.ir.program import Program
 from weft.runtime import bind, deferred, outline, pipeline, randomness, stage, steps
@@ -45,12 +45,12 @@ class Fault(NamedTuple):
 
 
 def _split_without_repeats(patch: pytest.MonkeyPatch) -> None:
-    right = contenders.split
+    right = runtime.split
 
     def wrong(model: nn.Sequential, **cut: Any) -> list[nn.Module]:
         return right(nn.Sequential(OrderedDict(model.named_children())), **cut)
 
-    patch.setattr(contenders, "split", wrong)
+    patch.setattr(runtime, "split", wrong)
 
 
 def _shared_modules(patch: pytest.MonkeyPatch) -> None:
@@ -227,7 +227,7 @@ def _inputs_not_copied(patch: pytest.MonkeyPatch) -> None:
 def _only_tensors(patch: pytest.MonkeyPatch) -> None:
     def wrong(tree: Any, _what: str) -> Value:
         leaves: Sequence[Any] = tree if isinstance(tree, tuple) else (tree,)
-        return Value.unpacked([leaf.detach() if leaf is None else leaf for leaf in leaves])
+        return Value.unpacked([*leaves])
 
     patch.setattr(Value, "of", wrong)
 

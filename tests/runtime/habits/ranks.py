@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import NamedTuple
 
 from tests.runtime.habits.case import Case
 from tests.runtime.habits.contenders import Trace, pipeline, plain
@@ -12,14 +12,22 @@ from tests.runtime.ranks import run
 from weft.errors import RankError
 
 
+class Share(NamedTuple):
+    """What one rank saw of a case, and what it ended with unless it got to the end."""
+
+    trace: Trace
+    failure: Verdict | None = None
+    is_anothers: bool = False
+
+
 def judge_in_ranks(cases: Sequence[Case], transport: str) -> list[Verdict]:
     """Cases that all have as many devices; those that plain torch cannot train are void."""
     wanted = {index: trace for index, case in enumerate(cases) if (trace := _plain(case))}
     tried = [cases[index] for index in wanted]
-    by_rank = run(cases[0].plan.devices, _traces, tried, transport)
+    by_rank = run(cases[0].plan.program.devices, _shares, tried, transport)
     verdicts = [Verdict("void")] * len(cases)
-    for index, found in zip(wanted, zip(*by_rank, strict=True), strict=True):
-        verdicts[index] = _judged(cases[index], found, wanted[index])
+    for index, shares in zip(wanted, zip(*by_rank, strict=True), strict=True):
+        verdicts[index] = _judged(cases[index], shares, wanted[index])
     return verdicts
 
 
@@ -30,27 +38,27 @@ def _plain(case: Case) -> Trace | None:
         return None
 
 
-def _traces(cases: Sequence[Case], transport: str) -> list[tuple[Trace, Exception | None]]:
-    """In a rank: what it saw of each case, and the error that ended it."""
-    found = []
-    for case in cases:
-        trace, ended = Trace(), None
-        try:
-            pipeline(case, trace, transport)
-        except Exception as error:
-            ended = error
-        found.append((trace, ended))
-    return found
+def _shares(cases: Sequence[Case], transport: str) -> list[Share]:
+    """In a rank."""
+    return [_share(case, transport) for case in cases]
 
 
-def _judged(case: Case, found: Sequence[Any], wanted: Trace) -> Verdict:
+def _share(case: Case, transport: str) -> Share:
+    trace = Trace()
+    try:
+        pipeline(case, trace, transport)
+    except Exception as error:
+        return Share(trace, failure(error, trace), isinstance(error, RankError))
+    return Share(trace)
+
+
+def _judged(case: Case, shares: Sequence[Share], wanted: Trace) -> Verdict:
     """All ranks together; where one refuses, the others may say that it did."""
-    errors = [error for _, error in found if error is not None]
-    first = next((error for error in errors if not isinstance(error, RankError)), None)
-    joined = Trace(updates=max(trace.updates for trace, _ in found))
-    if errors:
-        return failure(first or errors[0], joined)
-    for trace, _ in found:
+    failed = sorted((share for share in shares if share.failure), key=lambda one: one.is_anothers)
+    if failed and failed[0].failure:
+        return failed[0].failure
+    joined = Trace()
+    for trace, *_ in shares:
         joined.numbers |= trace.numbers
         joined.modes |= trace.modes
         for name, seen in trace.seen.items():

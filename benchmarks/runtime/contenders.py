@@ -27,6 +27,7 @@ from weft.ir.program import Program
 from weft.runtime.fit import computed
 from weft.runtime.randomness import Draw
 from weft.runtime.stage import Stage
+from weft.runtime.values import Value
 from weft.schedules import REGISTRY, Shape
 
 Samples = NDArray[np.float64]
@@ -206,17 +207,15 @@ class Loner:
 
     def __init__(self, module: nn.Module, value: Tensor, *, is_first: bool) -> None:
         self._module, self._value = module, value
-        self._divided = Stage(
-            copy.deepcopy(module), Draw(), is_first=is_first, is_split=True, is_recomputed=False
-        )
-        self._is_first = is_first
+        self._divided = Stage(copy.deepcopy(module), Draw(), is_first=is_first, is_split=True)
+        self._is_first, self._given = is_first, Value.of(value, "the input")
         self._outputs: dict[int, Tensor] = {}
         self._gradient = torch.ones_like(module(value))
 
     def seconds(self, kind: Kind, microbatch: int, *, is_divided: bool) -> float:
         """How long an action takes."""
         calls: dict[Kind, Callable[[], object]] = {
-            Kind.F: partial(self._divided.forward, microbatch, [self._value], is_divided=True)
+            Kind.F: partial(self._divided.forward, microbatch, [self._given], is_divided=True)
             if is_divided
             else partial(self._forward, microbatch),
             Kind.B: partial(self._backward, microbatch),

@@ -23,6 +23,10 @@ def squared(output: Tensor, target: Tensor) -> Tensor:
     return ((output - target) ** 2).mean()
 
 
+def first_squared(output: tuple[Tensor, ...], target: Tensor) -> Tensor:
+    return squared(output[0], target)
+
+
 def likelihood(output: Tensor, target: Tensor) -> Tensor:
     return functional.cross_entropy(output, target)
 
@@ -155,7 +159,7 @@ class Model(NamedTuple):
 
     stages: Callable[[int], list[nn.Module]]
     data: Callable[[int, int], Data]
-    loss: Callable[[Tensor, Tensor], Tensor]
+    loss: Callable[[Any, Tensor], Tensor]
 
 
 def _slices(count: int) -> list[nn.Module]:
@@ -194,8 +198,8 @@ MODELS = {
     "normed": Model(normed, batches, squared),
     "broken": Model(_slices, broken, squared),
     "ragged": Model(ragged, batches, ragged_loss),
-    "forked": Model(forked, batches, squared),
-    "reminded": Model(reminded, words, lambda output, _: (output**2).mean()),
+    "forked": Model(forked, batches, first_squared),
+    "reminded": Model(reminded, words, lambda output, _: (output[0] ** 2).mean()),
 }
 
 

@@ -12,7 +12,8 @@ from tests.runtime.ranks import over_transports
 from weft.errors import InputError
 from weft.ir.program import Program
 from weft.runtime import split
-from weft.runtime.batch import Microbatch, cut
+from weft.runtime.batch import cut
+from weft.runtime.values import Value
 from weft.schedules import chimera, one_f_one_b, zbv
 
 Ragged = list[tuple[list[Tensor], list[Tensor]]]
@@ -21,8 +22,8 @@ Ragged = list[tuple[list[Tensor], list[Tensor]]]
 # cutting
 
 
-def sizes(cuts: list[tuple[Tensor, ...]]) -> list[list[int]]:
-    return [[len(tensor) for tensor in microbatch] for microbatch in cuts]
+def sizes(cuts: list[Value]) -> list[list[int]]:
+    return [[len(tensor) for tensor in microbatch.leaves] for microbatch in cuts]
 
 
 def test_a_tensor_is_cut_with_a_short_last_microbatch() -> None:
@@ -35,7 +36,7 @@ def test_tensors_of_a_tuple_are_cut_alike() -> None:
 
 
 def test_a_list_holds_microbatches() -> None:
-    given: list[Microbatch] = [torch.zeros(3), (torch.zeros(5), torch.zeros(2))]
+    given = [torch.zeros(3), (torch.zeros(5), torch.zeros(2))]
     assert sizes(cut(given, 2, "batch")) == [[3], [5, 2]]
 
 
@@ -43,7 +44,7 @@ def test_what_cannot_be_cut_is_refused_with_what_could() -> None:
     with pytest.raises(InputError, match=r"a batch of 5 .* 4 microbatches of 2 .*; use 4"):
         cut(torch.zeros(5), 4, "batch")
     with pytest.raises(
-        InputError, match=r"the tensors of a batch have different lengths: \[3, 4\]"
+        InputError, match=r"the tensors of a batch have different lengths: \[0\] 3, \[1\] 4"
     ):
         cut((torch.zeros(3), torch.zeros(4)), 1, "batch")
     with pytest.raises(InputError, match="a target of 3 microbatches where 2 are run"):
@@ -110,8 +111,8 @@ def test_microbatches_of_several_tensors() -> None:
     batch = [(value, torch.ones(2, len(value[0]), 1)) for value in values]
     target = [(wanted, torch.tensor(0.5)) for wanted in targets]
 
-    def loss(output: Tensor, wanted: Tensor, weight: Tensor) -> Tensor:
-        return squared_sum(output, wanted) * weight
+    def loss(output: tuple[Tensor, Tensor], wanted: Tensor, weight: Tensor) -> Tensor:
+        return squared_sum(output[0], wanted) * weight
 
     program = one_f_one_b(devices=2, microbatches=2)
     assert differences([Masked(), Masked()], program, [(batch, target)], loss=loss) == []

@@ -294,10 +294,10 @@ def test_what_asynchronous_training_cannot_do_is_refused() -> None:
         Pipeline(stages, flushing, loss=squared).drain()
     stage = Case("pipedream", "", 2, 1, versions.pipedream(2)).program
     with pytest.raises(InputError, match="scale of pipedream cannot change"):
-        Pipeline(stages, stage, loss=squared, delay=Delay(scale=Scale()))
+        Pipeline(stages, stage, loss=squared, optimizer=adam, delay=Delay(scale=Scale()))
     with pytest.raises(InputError, match="floating point"):
         Delay(precision=torch.int8)
     naive = Case("naive-async", "", 2, 1, versions.pipedream(2)).program
     compiled: list[Any] = [torch.compile(stage) for stage in stages]
     with pytest.raises(InputError, match=r"stashes nothing.*compiled"):
-        Pipeline(compiled, naive, loss=squared)
+        Pipeline(compiled, naive, loss=squared, optimizer=adam)

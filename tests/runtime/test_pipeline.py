@@ -26,6 +26,7 @@ from weft.ir.program import Program
 from weft.runtime import Pipeline, Reference, split
 from weft.runtime.randomness import Draw
 from weft.runtime.stage import Stage
+from weft.runtime.values import Value
 from weft.schedules import gpipe, one_f_one_b
 
 
@@ -39,9 +40,9 @@ def test_the_global_random_state_is_left_alone() -> None:
 
 def test_input_gradients_leave_linear_weights_untouched() -> None:
     layer = nn.Linear(WIDTH, WIDTH)
-    stage = Stage(layer, Draw(), is_first=False, is_split=True, is_recomputed=False)
+    stage = Stage(layer, Draw(), is_first=False, is_split=True)
     value, gradient = torch.randn(3, WIDTH), torch.randn(3, WIDTH)
-    stage.forward(0, [value], is_divided=True)
+    stage.forward(0, [Value.of(value, "")], is_divided=True)
     (passed,) = stage.input_grad(0, [gradient])
     assert layer.weight.grad is None
     assert layer.bias.grad is None
@@ -54,9 +55,9 @@ def test_input_gradients_leave_linear_weights_untouched() -> None:
 def test_a_deferred_layer_without_bias_on_plain_data() -> None:
     """Nothing in front of it wants a gradient, and its own is deferred: it still gets one."""
     layer = nn.Linear(WIDTH, WIDTH, bias=False)
-    stage = Stage(layer, Draw(), is_first=True, is_split=True, is_recomputed=False)
+    stage = Stage(layer, Draw(), is_first=True, is_split=True)
     value = torch.randn(3, WIDTH)
-    stage.forward(0, [value], is_divided=True)
+    stage.forward(0, [Value.of(value, "")], is_divided=True)
     assert stage.input_grad(0, [torch.ones(3, WIDTH)]) == (None,)
     stage.weight_grad(0)
     assert is_same(layer.weight.grad, torch.ones(3, WIDTH).t() @ value)
@@ -70,8 +71,8 @@ def test_deferred_gradients_are_the_fused_ones(rows: tuple[int, ...], dtype: tor
     deferred = copy.deepcopy(fused)
     value, gradient = torch.randn(*rows, 16, dtype=dtype), torch.randn(*rows, 8, dtype=dtype)
     for module, is_split in ((fused, False), (deferred, True)):
-        stage = Stage(module, Draw(), is_first=False, is_split=is_split, is_recomputed=False)
-        stage.forward(0, [value], is_divided=is_split)
+        stage = Stage(module, Draw(), is_first=False, is_split=is_split)
+        stage.forward(0, [Value.of(value, "")], is_divided=is_split)
         stage.input_grad(0, [gradient])
         stage.weight_grad(0)
     for mine, theirs in zip(deferred.parameters(), fused.parameters(), strict=True):

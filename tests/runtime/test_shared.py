@@ -14,7 +14,7 @@ import torch
 from tests.runtime.meshes import meshes
 from weft.errors import RankError
 from weft.ir.kinds import Direction
-from weft.runtime.message import Message, Receive, Route, Send
+from weft.runtime.message import Message, Receive, Route, Send, Unknown
 from weft.runtime.transport.shared import KEPT, KNOWN, PAGE, Shared
 from weft.runtime.window import Windows
 
@@ -34,11 +34,11 @@ def route(microbatch: int, source: int = 0) -> Route:
 
 
 def send(shared: Shared, microbatch: int = 0, source: int = 0) -> Send:
-    return shared.sender(route(microbatch, source), lambda: None)
+    return shared.sender(route(microbatch, source), Unknown())
 
 
 def receive(shared: Shared, microbatch: int = 0, source: int = 0) -> Receive:
-    return shared.receiver(route(microbatch, source), lambda: None)
+    return shared.receiver(route(microbatch, source), Unknown())
 
 
 # values

@@ -5,11 +5,9 @@ Knows actions, edges and messages; knows no schedule by name.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TypeAlias
-
-from torch import Tensor
 
 from weft.errors import InputError
 from weft.ir.actions import Action
@@ -21,8 +19,9 @@ from weft.runtime.message import Message, Receive, Route, Send, Values
 from weft.runtime.stage import Stage
 from weft.runtime.transport import Transport
 from weft.runtime.transport.loopback import Loopback
+from weft.runtime.values import Value
 
-Forward: TypeAlias = Callable[..., Sequence[Tensor]]  # of a stage, a microbatch and its inputs
+Forward: TypeAlias = Callable[..., Value]  # of a stage, a microbatch and its inputs
 Copies: TypeAlias = Mapping[tuple[int, int], Stage]  # by (pipe, stage)
 Place: TypeAlias = tuple[int, int, int]  # pipe, stage, microbatch
 
@@ -70,7 +69,8 @@ class Binder:
         self.forwards: dict[Place, steps.Forward] = {}
         self.incoming: list[Route] = []
         self.outgoing: list[Route] = []
-        self._divided = _divided(setting.program)
+        self._divided = _covered(setting.program, Kind.I)
+        self._recomputed = _covered(setting.program, Kind.R)
 
     def step(self, action: Action) -> steps.Step:
         """An action bound to what it reads and writes."""
@@ -92,10 +92,9 @@ class Binder:
     def _forward(self, action: Action, microbatch: int) -> steps.Step:
         stage, graph = action.stage, self._setting.program.graph
         takes, puts = self._ends(Direction.ACTIVATION, stage, microbatch)
-        run = partial(self._setting.forward, self._copies[action.pipe, stage])
         step = steps.Forward(
             microbatch,
-            partial(run, is_divided=True) if (stage, microbatch) in self._divided else run,
+            self._bound(self._copies[action.pipe, stage], stage, microbatch),
             takes,
             puts,
             self.batch,
@@ -104,6 +103,15 @@ class Binder:
         )
         self.forwards[action.pipe, stage, microbatch] = step
         return step
+
+    def _bound(self, copy: Stage, stage: int, microbatch: int) -> Callable[..., Value]:
+        """A stage's forward of a microbatch, as its backward will need it."""
+        run, place = partial(self._setting.forward, copy), (stage, microbatch)
+        if self._setting.forward is not Stage.forward:
+            return run
+        if place in self._divided:
+            run = partial(run, is_divided=True)
+        return partial(run, is_recomputed=True) if place in self._recomputed else run
 
     def _backward(self, action: Action, microbatch: int) -> steps.Step:
         takes, puts = self._ends(Direction.GRADIENT, action.stage, microbatch)
@@ -124,7 +132,7 @@ class Binder:
         """Calls that get what a stage reads and hand on what it writes, edge by edge."""
         takes, puts = [], []
         graph = self._setting.program.graph
-        for edge, ends in enumerate(graph.edges):
+        for edge, ends in sorted(enumerate(graph.edges), key=lambda one: one[1]):
             source, destination = ends if direction is Direction.ACTIVATION else ends[::-1]
             message = Message(edge, direction, microbatch)
             if destination == stage:
@@ -153,12 +161,12 @@ def _drop(values: Values) -> None:
     """The gradient of what does not learn, which nobody reads."""
 
 
-def _divided(program: Program) -> set[tuple[int, int]]:
-    """The stages and microbatches whose backward comes as I and W."""
+def _covered(program: Program, kind: Kind) -> set[tuple[int, int]]:
+    """The stages and microbatches that have an action of a kind: I where a backward is divided."""
     return {
         (action.stage, microbatch)
         for action in program.actions
-        if action.kind is Kind.I and action.microbatch is not None
+        if action.kind is kind and action.microbatch is not None
         for microbatch in range(action.microbatch, action.microbatch + action.span)
     }
 

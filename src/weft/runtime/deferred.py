@@ -4,18 +4,22 @@
     W   for each layer on the tape, in order: the gradients of its weights
 
 Linear layers do so, and any layer that says how by two methods of its own (`Divided`). The
-gradient of every other weight is computed in I and kept until W adds it.
+gradient of every other weight is computed in I and kept until W adds it; so is that of a weight
+with hooks, which see it whole, and of everything in a compiled graph.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import torch
 from torch import Tensor, nn
+
+from weft.runtime.randomness import entered, is_compiled
 
 Grads: TypeAlias = Sequence[Tensor | None]
 
@@ -33,36 +37,57 @@ class Divided(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """A layer at work: its forward and the halves of its backward, and what it trains."""
+    """A layer at work: its forward and the halves of its backward."""
 
-    forward: Callable[[Tensor], Tensor]
+    module: nn.Module
+    forward: Callable[..., Tensor]
     input_grad: Callable[[Tensor, Tensor], Tensor]
     weight_grad: Callable[[Tensor, Tensor], Grads]
-    weights: Sequence[nn.Parameter]
 
     @classmethod
     def of(cls, module: nn.Module) -> Layer | None:
         """The layer that a module is, unless its backward stays whole."""
-        weights = [*module.parameters()]
+        own = vars(module).get("forward")
+        if isinstance(own, partial) and own.func is _forward:
+            del module.forward  # it was to record for another pipeline
+            own = None
+        if own is not None or is_compiled(module):
+            return None
         if type(module) is nn.Linear:
             passed, own = partial(_linear_input_grad, module), partial(_linear_weight_grad, module)
-            return cls(module.forward, passed, own, weights)
+            return cls(module, module.forward, passed, own)
         if isinstance(module, Divided):
-            return cls(module.forward, module.input_grad, module.weight_grad, weights)
+            return cls(module, module.forward, module.input_grad, module.weight_grad)
         return None
 
     @property
-    def is_trained(self) -> bool:
-        return any(weight.requires_grad for weight in self.weights)
+    def weights(self) -> list[nn.Parameter]:
+        return [*self.module.parameters()]
+
+    def is_deferrable(self, value: Tensor) -> bool:
+        """Whether its weights' gradients can come later, and something learns by them."""
+        weights = self.weights
+        return (
+            value.dim() >= 2
+            and not value.is_complex()
+            and any(weight.requires_grad for weight in weights)
+            and not any(weight._backward_hooks for weight in weights)
+            and torch._C._functorch.peek_interpreter_stack() is None
+        )
 
 
 def _linear_input_grad(layer: nn.Linear, value: Tensor, gradient: Tensor) -> Tensor:
-    return (gradient.flatten(0, -2) @ layer.weight).view_as(value)
+    weight = layer.weight.to(gradient.dtype)  # another one only under autocast
+    return (gradient.flatten(0, -2) @ weight).view_as(value).to(value.dtype)
 
 
 def _linear_weight_grad(layer: nn.Linear, value: Tensor, gradient: Tensor) -> Grads:
     flat = gradient.flatten(0, -2)
-    return flat.t() @ value.flatten(0, -2), flat.sum(0)
+    weight, *bias = (parameter.requires_grad for parameter in layer.parameters())
+    return (
+        flat.t() @ value.flatten(0, -2).to(flat.dtype) if weight else None,
+        flat.sum(0) if any(bias) else None,
+    )
 
 
 @dataclass(slots=True)
@@ -70,15 +95,18 @@ class Tape:
     """What one microbatch's I leaves for its W."""
 
     uses: list[tuple[Layer, Tensor, Tensor]] = field(default_factory=list)
+    is_open: bool = False  # while I runs; a backward inside a forward records nothing
 
     @torch.no_grad()
     def play(self, others: Sequence[tuple[nn.Parameter, Tensor]]) -> None:
         """Add all gradients, and those given; several uses of a weight are summed first."""
         total: dict[nn.Parameter, Tensor] = {}
-        for weight, grad in (*self._computed(), *others):
+        for weight, grad in self._computed():
             total[weight] = total[weight] + grad if weight in total else grad
+        for weight, grad in others:
+            total[weight] = total[weight].to(grad) + grad if weight in total else grad
         for weight, grad in total.items():
-            weight.grad = grad if weight.grad is None else weight.grad.add_(grad)
+            accumulate(weight, grad)
         self.uses.clear()
 
     def _computed(self) -> Iterator[tuple[nn.Parameter, Tensor]]:
@@ -89,32 +117,79 @@ class Tape:
                     yield weight, grad
 
 
+def accumulate(weight: nn.Parameter, grad: Tensor) -> None:
+    """Add a gradient as autograd does, with the hooks that come after."""
+    if weight.grad is None:
+        weight.grad = grad.to(weight.dtype)
+    else:
+        weight.grad.add_(grad.to(weight.dtype))
+    for hook in _hooks_after(weight).values():
+        hook(weight)
+
+
+def hooked(weight: nn.Parameter, grad: Tensor) -> Tensor:
+    """A gradient as the hooks of its weight leave it."""
+    for hook in dict(weight._backward_hooks or ()).values():
+        changed = hook(grad)
+        grad = grad if changed is None else changed
+    return grad
+
+
+def _hooks_after(weight: nn.Parameter) -> dict[int, Callable[[Tensor], None]]:
+    hooks: Any = weight._post_accumulate_grad_hooks
+    return hooks or {}
+
+
+@contextmanager
+def apart(weights: Sequence[nn.Parameter]) -> Iterator[list[tuple[nn.Parameter, Tensor]]]:
+    """Let a backward leave its gradients in the list, not in those that are there."""
+    before = [weight.grad for weight in weights]
+    hooks = [(found, dict(found)) for weight in weights if (found := _hooks_after(weight))]
+    for weight in weights:
+        weight.grad = None
+    for found, _ in hooks:
+        found.clear()  # they come after the gradient is added
+    kept: list[tuple[nn.Parameter, Tensor]] = []
+    try:
+        yield kept
+        kept += [(weight, weight.grad) for weight in weights if weight.grad is not None]
+    finally:
+        for found, calls in hooks:
+            found.update(calls)
+        for weight, grad in zip(weights, before, strict=True):
+            weight.grad = grad
+
+
 class Recorder:
     """Which tape the layers of a stage write to while a microbatch runs.
 
-    Every recording layer reads the anchor, so that asking for the anchor's gradient reaches
-    them all, whatever else is asked for.
+    Every recording layer reads the anchor, so that a backward reaches it, whether or not its
+    input needs a gradient.
     """
 
     def __init__(self) -> None:
         self.tape: Tape | None = None
         self.anchor = torch.zeros((), requires_grad=True)
 
+    def __deepcopy__(self, memo: dict[int, object]) -> Recorder:
+        return self  # of no use to a copy of the stage, which records for itself
+
     def attach(self, module: nn.Module) -> bool:
         """Let the layers within record; whether there are any."""
-        found = [(child, Layer.of(child)) for child in module.modules()]
-        for child, layer in found:
-            if layer is not None and layer.is_trained:
-                child.forward = partial(_forward, layer, self)
-        return any(layer is not None and layer.is_trained for _, layer in found)
+        found = [layer for child in entered(module) if (layer := Layer.of(child)) is not None]
+        for layer in found:
+            layer.module.forward = partial(_forward, layer, self)
+        return bool(found)
 
 
-def _forward(layer: Layer, recorder: Recorder, value: Tensor) -> Tensor:
-    if recorder.tape is None or not torch.is_grad_enabled() or value.dim() < 2:
-        return layer.forward(value)
-    out: Tensor = _Deferred.apply(  # type: ignore[no-untyped-call]
-        value, recorder.anchor, layer, recorder.tape
-    )
+def _forward(layer: Layer, recorder: Recorder, /, *args: Any, **kwargs: Any) -> Tensor:
+    tape = recorder.tape
+    if tape is None or not torch.is_grad_enabled() or len(args) + len(kwargs) != 1:
+        return layer.forward(*args, **kwargs)
+    (value,) = *args, *kwargs.values()
+    if not isinstance(value, Tensor) or not layer.is_deferrable(value):
+        return layer.forward(*args, **kwargs)
+    out: Tensor = _Deferred.apply(value, recorder.anchor, layer, tape)  # type: ignore[no-untyped-call]
     return out
 
 
@@ -130,6 +205,7 @@ class _Deferred(torch.autograd.Function):
     @staticmethod
     def backward(context: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         (value,) = context.saved_tensors
-        context.tape.uses.append((context.layer, value, gradient))
+        if context.tape.is_open:
+            context.tape.uses.append((context.layer, value, gradient))
         passed = context.layer.input_grad(value, gradient) if context.needs_input_grad[0] else None
         return passed, None, None, None

@@ -11,15 +11,14 @@ the executor but the definition of what is drawn.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import partial, reduce
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
-from torch.func import functional_call
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
@@ -27,8 +26,10 @@ from weft.errors import InputError, NonfiniteError
 from weft.ir.kinds import Kind
 from weft.ir.program import Program
 from weft.runtime.batch import Data, cut, weights_of
-from weft.runtime.randomness import Draw, keyed
-from weft.runtime.split import names_of
+from weft.runtime.randomness import Draw, Drawing, Drawn
+from weft.runtime.reference import copied, handed, without_autocast
+from weft.runtime.split import called, names_of
+from weft.runtime.values import Value, contiguous, learns
 
 Version: TypeAlias = Callable[[int, int, int], int]  # of an update, a microbatch of it, a stage
 NamedParameters: TypeAlias = Iterable[tuple[str, nn.Parameter]]
@@ -97,8 +98,9 @@ class Delayed:
         self._scales = [scale or 1.0]  # behind so many updates
         self._good, self._is_scaled = 0, scale is not None
         self._draw = Draw(seed)
-        for index, stage in enumerate(stages):
-            keyed(stage, self._draw, names_of(stage, index))
+        Drawing([(names_of(stage, index), stage) for index, stage in enumerate(stages)], self._draw)
+        weights = (weight for stage in stages for weight in stage.parameters())
+        self._device = next((weight.device for weight in weights), torch.device("cpu"))
         self._uses = _uses(stages)
         self._optimizers = {
             index: optimizer([(use.name, use.weight) for use in self._at_home(index)])
@@ -117,20 +119,26 @@ class Delayed:
         """One update; the loss of its batch."""
         count = self._microbatches
         inputs, targets = cut(batch, count, "batch"), cut(target, count, "target")
+        inputs, targets = (
+            [copied(value, self._device) for value in values] for values in (inputs, targets)
+        )
         shares = weights_of(weights, count)
         losses, sums, scale = [], dict[Use, Tensor](), self._scale()
         for microbatch in range(count):
-            self._draw.step, self._draw.microbatch = self.updates, microbatch
+            self._draw.step = self.updates
             used = self._used(microbatch, self._version)
             given, wanted, share = inputs[microbatch], targets[microbatch], shares[microbatch]
-            with self._swapping(used, microbatch):
+            with self._swapping(used, microbatch), self._drawing(microbatch) as drawn:
                 output = self._whole_model(given, used)
-                loss = self._loss(output, *wanted) * share
+                with self._draw.loss():
+                    loss = self._loss(output, *wanted.arguments) * share
                 losses.append(loss.detach())
             if self._backward is not None and self._recompute:
                 again = self._used(microbatch, self._backward)
-                self._add_again(given, used, again, (wanted, share * scale), sums)
-            else:
+                drawing = partial(self._drawing, microbatch)
+                self._add_again((given, wanted, share * scale), (used, again), sums, drawing)
+                continue
+            with self._draw.backward(drawn), without_autocast(self._device):
                 self._add_gradients(loss * scale, used, sums)
         total = torch.stack(losses).sum()
         self._update(sums, total, scale)
@@ -157,60 +165,72 @@ class Delayed:
             return value + lag * (value - kept[version - 1][use.home_name])
         return value.detach()
 
-    def _whole_model(self, inputs: Sequence[Tensor], used: dict[Use, Tensor]) -> Tensor:
-        values = tuple(inputs)
+    def _drawing(self, microbatch: int) -> AbstractContextManager[Drawn]:
+        return self._draw.forward(microbatch, device=self._device)
+
+    def _whole_model(self, inputs: Value, used: dict[Use, Tensor]) -> Any:
+        out: Any = None
         for index in range(len(self._stages)):
-            values = self._one_stage(index, values, used)
-        return values[0]
+            value = handed(Value.of(out, f"stage {index - 1}"), 1)[0] if index else inputs
+            out = self._one_stage(index, value, used)
+        return out
 
     def _one_stage(
         self,
         index: int,
-        values: Sequence[Tensor],
+        value: Value,
         used: dict[Use, Tensor],
         buffers: Weights | None = None,
-    ) -> tuple[Tensor, ...]:
+    ) -> Any:
         given = {use.name: weight for use, weight in used.items() if use.stage == index}
         if self._precision is not None:
-            floating = [value.is_floating_point() for value in values]
-            values = [
-                value.to(self._precision) if is_floating else value
-                for value, is_floating in zip(values, floating, strict=True)
-            ]
-        out = functional_call(self._stages[index], given | (buffers or {}), tuple(values))
-        return out if isinstance(out, tuple) else (out,)
+            value = value.with_leaves(
+                leaf.to(self._precision) if leaf.is_floating_point() else leaf
+                for leaf in value.leaves
+            )
+        return called(self._stages[index], [value], given | (buffers or {}))
 
     def _add_again(
         self,
-        inputs: Sequence[Tensor],
-        used: dict[Use, Tensor],
-        again: dict[Use, Tensor],
-        wanted: tuple[tuple[Tensor, ...], float],
+        microbatch: tuple[Value, Value, float],
+        versions: tuple[dict[Use, Tensor], dict[Use, Tensor]],
         sums: dict[Use, Tensor],
+        drawing: Callable[[], AbstractContextManager[Drawn]],
     ) -> None:
         """Each stage once more, with other weights, from what the first run gave it."""
-        target, share = wanted
-        with torch.no_grad():
-            values = [tuple(inputs)]
+        inputs, target, share = microbatch
+        used, again = versions
+        roots: Sequence[Tensor]
+        with torch.no_grad(), drawing():
+            values = [inputs]
             for index, stage in enumerate(self._stages[:-1]):
                 kept = {name: buffer.clone() for name, buffer in stage.named_buffers()}
-                values.append(self._one_stage(index, values[-1], used, kept))
+                out = self._one_stage(index, values[-1], used, kept)
+                values.append(Value.of(out, f"stage {index}"))
         gradients: Sequence[Tensor | None] = ()
         for index in reversed(range(len(self._stages))):
-            given = [value.detach() for value in values[index]]
-            passing = [value for value in given if index and value.is_floating_point()]
-            for value in passing:
-                value.requires_grad_()
+            given = values[index].with_leaves(contiguous(leaf) for leaf in values[index].leaves)
+            passing = [leaf for leaf in given.leaves if index and learns(leaf)]
+            for leaf in passing:
+                leaf.requires_grad_()
             kept = {name: buffer.clone() for name, buffer in self._stages[index].named_buffers()}
-            out = self._one_stage(index, given, again, kept)
+            with drawing():
+                out = self._one_stage(index, given, again, kept)
+                if index == len(self._stages) - 1:
+                    with self._draw.loss():
+                        out = self._loss(out, *target.arguments) * share
             if index == len(self._stages) - 1:
-                out, gradients = (self._loss(out[0], *target) * share,), (None,)
+                roots, gradients = [out], [torch.ones_like(out)]
+            else:
+                outputs = [leaf for leaf in Value.of(out, "").leaves if learns(leaf)]
+                pairs = [(o, g) for o, g in zip(outputs, gradients, strict=True) if g is not None]
+                roots, gradients = [o for o, _ in pairs], [g for _, g in pairs]
             mine = [u for u, weight in again.items() if u.stage == index and weight.requires_grad]
             leaves = [*passing, *(again[use] for use in mine)]
             found: Sequence[Tensor | None] = torch.autograd.grad(
-                out, leaves, gradients, allow_unused=True
+                roots, leaves, gradients, allow_unused=True
             )
-            gradients = found[: len(passing)]
+            gradients = [None if g is None else contiguous(g) for g in found[: len(passing)]]
             for use, grad in zip(mine, found[len(passing) :], strict=True):
                 self._add(use, grad, sums)
 

@@ -20,6 +20,7 @@ from weft.runtime.bind import Binder, Copies, Setting
 from weft.runtime.clock import Recording
 from weft.runtime.message import Route
 from weft.runtime.transport.loopback import Loopback
+from weft.runtime.values import Value
 
 Losses: TypeAlias = dict[int, steps.Loss]
 
@@ -57,7 +58,7 @@ class Executor:
     def program(self) -> Program:
         return self._setting.program
 
-    def begin(self, data: Sequence[Sequence[Tensor]]) -> None:
+    def begin(self, data: Sequence[Value]) -> None:
         """Take the inputs of a step's microbatches, and forget what a failed one has left."""
         batch = self._binder.batch
         batch.inputs, batch.losses, self.has_run = dict(enumerate(data)), {}, True

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
@@ -39,13 +39,14 @@ from weft.runtime.stash import Stash
 from weft.runtime.steps import Loss
 from weft.runtime.ties import End
 from weft.runtime.transport.loopback import Loopback
+from weft.runtime.values import Value
 from weft.runtime.world import World
 from weft.timeline import Timeline
 
 RECORDED = 64  # updates behind each drain whose actions are recorded
 SPARE = 8  # numbers of microbatches beyond those in flight
 
-Data: TypeAlias = Sequence[tuple[Tensor, ...]]
+Data: TypeAlias = Sequence[Value]
 Criterion: TypeAlias = Callable[..., Tensor]
 
 
@@ -77,13 +78,14 @@ class Site(NamedTuple):
     world: World
     forms: StageForms
     draw: Draw
+    buffer_rules: Mapping[int, str | None]  # why a stage may change no buffer
 
 
 @dataclass(slots=True)
 class Given:
     """What a user gave for each microbatch in flight, by its number."""
 
-    targets: dict[int, tuple[Tensor, ...]] = field(default_factory=dict)
+    targets: dict[int, Value] = field(default_factory=dict)
     shares: dict[int, float] = field(default_factory=dict)
     scales: dict[int, float] = field(default_factory=dict)
 
@@ -104,7 +106,7 @@ class Flowing:
     ) -> None:
         self._program, self._rules, self._delay = program, rules, delay
         self._world, self._draw, self._forms = site.world, site.draw, site.forms
-        self._loss, self._device = loss, device
+        self._loss, self._device, self._buffer_rules = loss, device, site.buffer_rules
         self._copies = {stage: copy for (_, stage), copy in site.copies.items()}
         ring = ring_of(program)
         self._numbers = ring.microbatches * ring.steps
@@ -144,6 +146,9 @@ class Flowing:
         first = (update - self._rules.origin) * count
         numbers = [(first + index) % self._numbers for index in range(count)]
         self._forms.go_on(numbers, inputs, targets)
+        for stage, copy in self._copies.items():
+            copy.begin(self._buffer_rules[stage])
+            copy.changes_inputs = self._forms.changes_inputs(stage)
         for index, number in enumerate(numbers):
             self._given.targets[number], self._given.shares[number] = targets[index], shares[index]
             self._draw.places[number] = (update, index)
@@ -301,10 +306,10 @@ class Flowing:
             if before == sum(map(len, left.values())):
                 raise WeftError("the program stands still; verification should tell why")
 
-    def _weighted(self, output: Tensor, number: int) -> Tensor:
+    def _weighted(self, output: Any, number: int) -> Tensor:
         update, _ = self._draw.places[number]
         scale = self._given.scales[number] = self._rules.scale(update)
-        wanted = (part.to(output.device) for part in self._given.targets[number])
+        wanted = self._given.targets[number].to(self._device).arguments
         loss = self._loss(output, *wanted) * self._given.shares[number]
         return loss if scale == 1 else loss * scale
 

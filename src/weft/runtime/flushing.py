@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import torch
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from weft.errors import NonfiniteError
@@ -35,9 +36,13 @@ class Flushing:
         self.optimizers: list[Optimizer] = [one for one, _ in made if one is not None]
         self._schedulers = [one for _, one in made if one is not None]
         self._piled: list[Result] = []  # batches whose gradients wait for an update
+        self._is_updating = makers.optimizer is not None
+        self._before: list[tuple[nn.Parameter, Tensor]] = []  # gradients that are the user's
 
     def step(self, run: Callable[[], Result], number: int, *, is_updated: bool) -> Result:
         """Forward and backward of one batch, and an update unless gradients shall pile up."""
+        if not self._is_updating and not self._piled:
+            self._set_aside()
         try:
             result = run()
         except BaseException:
@@ -53,6 +58,7 @@ class Flushing:
         norm = None
         if not reason:
             self._gradients.sum_copies()
+            self._add_before()
             if self._clip is not None:
                 norm = self._gradients.clip(self._clip)
                 if is_watched and not torch.isfinite(norm):
@@ -62,7 +68,10 @@ class Flushing:
                 optimizer.step()
             for scheduler in self._schedulers:
                 scheduler.step()
-        self._clear()
+        if reason or self._is_updating:
+            self._clear()
+        self._piled.clear()
+        torch.clear_autocast_cache()  # of weights as they were
         if reason and self._nonfinite == "stop":
             remedy = "nonfinite='skip' leaves such updates out"
             raise NonfiniteError(f"{reason}; no weight was changed. {remedy}")
@@ -76,7 +85,22 @@ class Flushing:
         return None
 
     def _clear(self) -> None:
-        """Start from no gradients."""
+        """Start from no gradients but those that the user had."""
         self._piled.clear()
         for stage in self._copies.values():
             stage.module.zero_grad(set_to_none=True)
+        self._add_before()
+
+    def _set_aside(self) -> None:
+        """Keep what was summed over copies before apart from what will be."""
+        for stage in self._copies.values():
+            for weight in stage.module.parameters():
+                if weight.grad is not None:
+                    self._before.append((weight, weight.grad))
+                    weight.grad = None
+
+    def _add_before(self) -> None:
+        """Without an optimizer gradients are the user's, and add up until they are cleared."""
+        for weight, grad in self._before:
+            weight.grad = grad if weight.grad is None else grad.add_(weight.grad)
+        self._before.clear()

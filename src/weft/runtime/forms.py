@@ -1,29 +1,32 @@
 """Forms: the shapes and types of all values that pass between stages, without computing any.
 
-The stages run once on meta tensors for each size of microbatch: no memory, no randomness, no
-buffer is touched. Where a stage cannot run so, its forms are not known, and travel with the
-messages.
+Where a stage has no outline, its forms are not known, and travel with the messages; so do those of
+gradients in a first run, as only that shows which of them there are.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from types import FunctionType
 from typing import TypeAlias
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from weft.errors import InputError
 from weft.ir.graph import Graph
 from weft.ir.kinds import Direction
-from weft.runtime.message import Form, Forms, Layout, Message
+from weft.runtime.message import Forms, Layout, Message, layout_of
+from weft.runtime.outline import Misfit, Outline, faked, is_misfit, outlined, outlining
+from weft.runtime.randomness import is_compiled
+from weft.runtime.values import Value
 
-Outputs: TypeAlias = list[Layout] | None  # of every stage; None where a stage cannot run so
+Outlines: TypeAlias = list[Outline | None]  # of every stage
+Edge: TypeAlias = tuple[int, object]  # and what its microbatch is like
 
 
 class StageForms:
-    """Forms of every message of a run, where the stages run on meta tensors."""
+    """Forms of every message of a run, where the stages have outlines."""
 
     def __init__(
         self,
@@ -32,90 +35,127 @@ class StageForms:
         loss: Callable[..., Tensor],
         dtype: torch.dtype | None = None,
     ) -> None:
-        self._graph, self._loss, self._dtype = graph, loss, dtype
-        self._stages = [_Meta(stage, dtype) for stage in stages]
-        self._known: dict[tuple[Layout, Layout], Outputs] = {}
-        self._now: dict[int, Outputs] = {}
+        self._stages, self._graph, self._loss, self._dtype = stages, graph, loss, dtype
+        self._is_compiled = any(is_compiled(one) for stage in stages for one in stage.modules())
+        self._known: dict[object, Outlines] = {}
+        self._keys: dict[int, object] = {}  # of the microbatches at hand
+        self._gradients: dict[Edge, Layout] = {}
+        self._seen: dict[Edge, Layout | None] = {}  # in the run at hand; None where they differ
 
-    def begin(
-        self, inputs: Sequence[tuple[Tensor, ...]], targets: Sequence[tuple[Tensor, ...]]
-    ) -> None:
+    def begin(self, inputs: Sequence[Value], targets: Sequence[Value]) -> None:
         """Take a run's microbatches; refuse shapes that do not fit the stages or the loss."""
-        self._now.clear()
+        self._keys.clear()
+        known = {edge: layout for edge, layout in self._seen.items() if layout is not None}
+        self._gradients.update(known)
+        self._seen.clear()
         self.go_on(range(len(inputs)), inputs, targets)
 
     def go_on(
-        self,
-        numbers: Iterable[int],
-        inputs: Sequence[tuple[Tensor, ...]],
-        targets: Sequence[tuple[Tensor, ...]],
+        self, numbers: Iterable[int], inputs: Sequence[Value], targets: Sequence[Value]
     ) -> None:
         """Take further microbatches under these numbers."""
+        way = self._way()
         for number, data, target in zip(numbers, inputs, targets, strict=True):
-            key = tuple(map(Form.of, data)), tuple(map(Form.of, target))
+            key = layout_of(data.packed()), layout_of(target.packed()), way
             if key not in self._known:
-                self._known[key] = self._outputs(*key)
-            self._now[number] = self._known[key]
+                self._known[key] = self._outlines(data, target)
+            self._keys[number] = key
+
+    def changes_inputs(self, stage: int) -> bool:
+        """Whether a stage changes what it is given in place, as far as is known."""
+        outlines = [outlines[stage] for outlines in self._known.values()]
+        return any(outline is None or outline.changes_inputs for outline in outlines)
+
+    def changed_buffers(self, stage: int) -> tuple[str, ...] | None:
+        """The buffers that a stage changes; None where that is not known."""
+        found = [outlines[stage] for outlines in self._known.values()]
+        if not found or None in found:
+            return None
+        return tuple({name for one in found if one is not None for name in one.buffers})
 
     def of(self, message: Message) -> Forms:
-        """A call that tells the forms of a message in the run at hand."""
-        source, _ = self._graph.edges[message.edge]
+        """The forms of a message in the run at hand."""
         is_gradient = message.direction is Direction.GRADIENT
+        return _Gradient(self, message) if is_gradient else _Activation(self, message)
 
-        def forms() -> Sequence[Form | None] | None:
-            outputs = self._now[message.microbatch]
-            if outputs is None:
-                return None
-            return _gradients(outputs[source]) if is_gradient else outputs[source]
+    def activation(self, message: Message) -> Layout | None:
+        source, _ = self._graph.edges[message.edge]
+        outline = self._known[self._keys[message.microbatch]][source]
+        return None if outline is None else outline.layout
 
-        return forms
+    def gradient(self, message: Message) -> Layout | None:
+        return self._gradients.get((message.edge, self._keys[message.microbatch]))
 
-    def _outputs(self, inputs: Sequence[Form], target: Sequence[Form]) -> Outputs:
-        values: list[tuple[Tensor, ...]] = []
-        first = _empty(inputs)
+    def see_gradient(self, message: Message, layout: Layout) -> None:
+        """Both ends see the same in a run, and know it in the next."""
+        edge = (message.edge, self._keys[message.microbatch])
+        if self._seen.setdefault(edge, layout) != layout:
+            self._seen[edge] = None
+
+    def _way(self) -> object:
+        """What changes how stages run, besides shapes: their modes, and autocast."""
+        modes = tuple(stage.training for stage in self._stages)
+        device = self._device.type
+        is_cast = torch.is_autocast_enabled(device)
+        return modes, torch.get_autocast_dtype(device) if is_cast else None
+
+    @property
+    def _device(self) -> torch.device:
+        weights = (weight for stage in self._stages for weight in stage.parameters())
+        return next((weight.device for weight in weights), torch.device("cpu"))
+
+    def _outlines(self, data: Value, target: Value) -> Outlines:
+        found: Outlines = []
         stage = 0
         try:
-            with torch.no_grad():
-                for stage, meta in enumerate(self._stages):
-                    before = [v for other in self._graph.predecessors[stage] for v in values[other]]
-                    values.append(meta(before or first))
-                self._loss(values[-1][0], *_empty(target))
+            with outlining(is_compiled=self._is_compiled) as mode:
+                first = faked(data, mode)
+                for stage, module in enumerate(self._stages):
+                    before = [found[other] for other in self._graph.predecessors[stage]]
+                    if None in before:
+                        found.append(None)
+                        continue
+                    values = [outline.value for outline in before if outline is not None]
+                    found.append(outlined(module, values or [first], mode, self._dtype))
+                last = found[-1]
+                if last is not None and _is_unnoticed(self._loss):
+                    self._loss(last.value.tree, *faked(target, mode).arguments)
+        except Misfit as error:
+            raise self._misfit(f"stage {stage}", data, error) from error
         except Exception as error:
-            if isinstance(error, NotImplementedError) or "meta" in str(error).lower():
-                return None
-            at = f"stage {stage}" if len(values) < len(self._stages) else "the loss"
-            shapes = [list(form.shape) for form in inputs]
-            raise InputError(
-                f"{at} does not fit a microbatch of shape {shapes}: {error}"
-            ) from error
-        return [tuple(map(Form.of, outputs)) for outputs in values]
+            if not is_misfit(error):
+                return found  # a loss that cannot run so
+            raise self._misfit("the loss", data, error) from error
+        return found
+
+    def _misfit(self, where: str, data: Value, error: Exception) -> InputError:
+        shapes = [list(leaf.shape) for leaf in data.leaves]
+        return InputError(f"{where} does not fit a microbatch of shape {shapes}: {error}")
 
 
-class _Meta:
-    """A stage as it would run on tensors without memory."""
+class _Activation:
+    def __init__(self, forms: StageForms, message: Message) -> None:
+        self._forms, self._message = forms, message
 
-    def __init__(self, stage: nn.Module, dtype: torch.dtype | None) -> None:
-        self._stage, self._dtype = stage, dtype
+    def __call__(self) -> Layout | None:
+        return self._forms.activation(self._message)
 
-    def __call__(self, values: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        stage, dtype = self._stage, self._dtype
-        weights = {
-            name: torch.empty_like(value, device="meta", dtype=dtype if learns else None)
-            for named, learns in ((stage.named_parameters(), True), (stage.named_buffers(), False))
-            for name, value in named
-        }
-        given = [v.to(dtype) if dtype and v.is_floating_point() else v for v in values]
-        out = functional_call(stage, weights, tuple(given))
-        return out if isinstance(out, tuple) else (out,)
+    def see(self, layout: Layout) -> None:
+        """Outlines say all that is known."""
 
 
-def _empty(forms: Sequence[Form]) -> list[Tensor]:
-    return [torch.empty(form.shape, dtype=form.dtype, device="meta") for form in forms]
+class _Gradient:
+    def __init__(self, forms: StageForms, message: Message) -> None:
+        self._forms, self._message = forms, message
+
+    def __call__(self) -> Layout | None:
+        return self._forms.gradient(self._message)
+
+    def see(self, layout: Layout) -> None:
+        self._forms.see_gradient(self._message, layout)
 
 
-def _gradients(layout: Layout) -> Layout | None:
-    """What has a gradient; of several values, only the run tells which are used at all."""
-    floating = [form is not None and form.dtype.is_floating_point for form in layout]
-    if sum(floating) > 1:
-        return None
-    return tuple(form if has else None for form, has in zip(layout, floating, strict=True))
+def _is_unnoticed(loss: object) -> bool:
+    """Whether nobody notices that a loss runs: torch's own, or a function without a closure."""
+    is_torchs = (getattr(loss, "__module__", None) or "").startswith("torch.nn.")
+    return is_torchs or (isinstance(loss, FunctionType) and loss.__closure__ is None)

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from weft.ir.kinds import Direction
 from weft.ir.program import Program
-from weft.runtime.message import Message, Receive, Route, Send, Values
+from weft.runtime.message import Message, Receive, Route, Send, Unknown, Values
 from weft.runtime.stage import Stage
 from weft.runtime.ties import End
 from weft.runtime.world import World
@@ -133,11 +133,11 @@ class _Exchange:
             message = Message(number, Direction.BOTH, index)
             if member.weights is None:
                 route = self._route(message, member.device, world.devices.start)
-                self._receives[index] = world.transport.receiver(route, _unknown)
+                self._receives[index] = world.transport.receiver(route, Unknown())
                 continue
             for device in away:
                 route = self._route(message, member.device, device)
-                self._sends.append((index, world.transport.sender(route, _unknown)))
+                self._sends.append((index, world.transport.sender(route, Unknown())))
 
     def _route(self, message: Message, source: int, destination: int) -> Route:
         return Route(message, source, destination, "the gradients", message.edge)
@@ -159,10 +159,6 @@ class _Exchange:
         for member in self._members:
             if member.weights:
                 _unflatten(member.weights, total, is_there)
-
-
-def _unknown() -> None:
-    """The form travels along: whoever waits for it hears of failures meanwhile."""
 
 
 def _flat(weights: Parameters) -> tuple[Tensor, Tensor]:

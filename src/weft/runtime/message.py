@@ -5,21 +5,24 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import torch
 from torch import Tensor
 
 from weft.ir.kinds import Direction
+from weft.runtime import values
+from weft.runtime.values import Structure
 
 DIRECTIONS = tuple(Direction)
 DTYPES = tuple(
     sorted({value for value in vars(torch).values() if isinstance(value, torch.dtype)}, key=str)
 )
 CODES = {dtype: code for code, dtype in enumerate(DTYPES)}
-NOTHING = 255  # in the place of a dtype
+STRUCTURE, NOTHING = 254, 255  # in the place of a dtype
+LENGTH = struct.Struct("<I")
 
-Values: TypeAlias = Sequence[Tensor | None]
+Values: TypeAlias = Sequence[Any]  # tensors; None for gradients that nothing computed; a Structure
 Send: TypeAlias = Callable[[Values], None]
 Receive: TypeAlias = Callable[[], Values]
 
@@ -63,12 +66,44 @@ class Form(NamedTuple):
         return cls(tuple(tensor.shape), tensor.dtype)
 
 
-Forms: TypeAlias = Callable[[], Sequence[Form | None] | None]  # None where they are not known
-Layout: TypeAlias = tuple[Form | None, ...]
+Layout: TypeAlias = tuple[Form | Structure | None, ...]
+
+
+class Forms(Protocol):
+    """The forms of a message in the run at hand."""
+
+    def __call__(self) -> Layout | None:
+        """What is known of them before it is sent."""
+
+    def see(self, layout: Layout) -> None:
+        """What they were, where that was not known."""
+
+
+class Fixed:
+    """Forms that never change."""
+
+    def __init__(self, layout: Layout) -> None:
+        self._layout = layout
+
+    def __call__(self) -> Layout:
+        return self._layout
+
+    def see(self, layout: Layout) -> None:
+        """They are known."""
+
+
+class Unknown:
+    """Forms that travel with every message."""
+
+    def __call__(self) -> None:
+        """Never known before."""
+
+    def see(self, layout: Layout) -> None:
+        """The next message may differ."""
 
 
 def layout_of(values: Values) -> Layout:
-    return tuple(None if value is None else Form.of(value) for value in values)
+    return tuple([Form.of(value) if isinstance(value, Tensor) else value for value in values])
 
 
 # As bytes: the name of a message, and the forms of its values.
@@ -87,11 +122,14 @@ def name_in(content: bytes) -> Message:
 
 @lru_cache(maxsize=256)
 def written(layout: Layout) -> bytes:
-    """A dtype, a number of dimensions, and each dimension, for every value."""
+    """A dtype, a number of dimensions, and each dimension, for every value; a structure as text."""
     told = b""
     for form in layout:
         if form is None:
             told += bytes((NOTHING, 0))
+        elif isinstance(form, Structure):
+            text = values.written(form)
+            told += bytes((STRUCTURE, 0)) + LENGTH.pack(len(text)) + text
         else:
             sizes = struct.pack(f"<{len(form.shape)}q", *form.shape)
             told += bytes((CODES[form.dtype], len(form.shape))) + sizes
@@ -101,11 +139,18 @@ def written(layout: Layout) -> bytes:
 @lru_cache(maxsize=256)
 def read(content: bytes) -> Layout:
     """What `written` wrote."""
-    layout: list[Form | None] = []
+    layout: list[Form | Structure | None] = []
     place = 0
     while place < len(content):
         code, dimensions = content[place], content[place + 1]
-        shape = struct.unpack_from(f"<{dimensions}q", content, place + 2)
+        place += 2
+        if code == STRUCTURE:
+            (length,) = LENGTH.unpack_from(content, place)
+            place += LENGTH.size
+            layout.append(values.read(content[place : place + length]))
+            place += length
+            continue
+        shape = struct.unpack_from(f"<{dimensions}q", content, place)
         layout.append(None if code == NOTHING else Form(shape, DTYPES[code]))
-        place += 2 + 8 * dimensions
+        place += 8 * dimensions
     return tuple(layout)

@@ -22,7 +22,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from weft.errors import NonfiniteError
 from weft.ir.kinds import Direction
 from weft.runtime.board import Entry
-from weft.runtime.message import Message, Receive, Route, Send
+from weft.runtime.message import Message, Receive, Route, Send, Unknown
 from weft.runtime.rules import Rules
 from weft.runtime.stash import Stash
 from weft.runtime.transport import Transport
@@ -184,8 +184,8 @@ class Tie:
                 to = Route(there, ends[index], device, TIED, 0)
                 of = Route(back, device, ends[index], TIED, 0)
                 by = local if device == ends[index] else transport
-                sends.append(by.sender(to, _unknown))
-                receives[other] = (by, back, by.receiver(of, _unknown))
+                sends.append(by.sender(to, Unknown()))
+                receives[other] = (by, back, by.receiver(of, Unknown()))
             self._sends.append(sends)
             self._receives.append(receives)
 
@@ -220,7 +220,3 @@ def _clip(grads: Grads, norm: Tensor, most: float) -> None:
     for grad in grads:
         if grad is not None:
             grad.mul_(share.to(grad.device))
-
-
-def _unknown() -> None:
-    """The form travels along."""

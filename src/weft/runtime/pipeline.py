@@ -10,13 +10,13 @@ ones; `drain` finishes it.
 
 from __future__ import annotations
 
-import copy
 import json
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -55,17 +55,18 @@ from weft.runtime.forms import StageForms
 from weft.runtime.gradients import Gradients
 from weft.runtime.lags import Scope
 from weft.runtime.makers import Makers, NamedParameters, Nonfinite
-from weft.runtime.randomness import Draw, keyed
+from weft.runtime.modules import copied, refuse_unsuited, unshared
+from weft.runtime.randomness import Draw
 from weft.runtime.result import Result
 from weft.runtime.rules import Scopes, rules_of
-from weft.runtime.split import names_of
 from weft.runtime.stage import Stage
 from weft.runtime.ties import End, ties_of, untie
 from weft.runtime.transport.loopback import Loopback
+from weft.runtime.values import Value
 from weft.runtime.world import Alone, Carrier, Ranks, World
 from weft.timeline import Timeline
 
-Microbatches: TypeAlias = Sequence[tuple[Tensor, ...]]
+Microbatches: TypeAlias = Sequence[Value]
 
 
 class Pipeline:
@@ -104,17 +105,22 @@ class Pipeline:
         transport: Carrier = "auto",
     ) -> None:
         depth = check_fit(stages, program)
+        refuse_unsuited(stages, loss)
         flow = flowing(program) if is_flowing(program) else None
         if flow is None and (delay is not None or clip_by not in (None, "global")):
             raise InputError(
                 f"{program.name} flushes: its gradients are clipped by their global norm and come"
                 f" without delay; leave clip_by and delay out"
             )
+        if optimizer is None and (scheduler is not None or flow is not None):
+            why = "updates by itself" if flow is not None else "was given a scheduler"
+            raise InputError(f"{program.name} {why} and needs an optimizer: give optimizer=")
         delay = delay or Delay()
         program = computed(program) if flow is None else ring_of(flow)
         self._program, self._loss, self._deadline = program, loss, deadline
         self._draw, self._runs, self._is_compared = Draw(seed), 0, False
         ties = ties_of(stages)
+        stages, self._shared = unshared(stages)
         untie(stages, ties)
         self._dtype, self._device = kind_of(stages)
         self._world: World = (
@@ -129,6 +135,10 @@ class Pipeline:
         self._compare_copies(ties)
         self._forms = StageForms(stages, program.graph, loss, delay.precision)
         self._readers = self._executors(forwards_of(first_step(program)), Stage.infer)
+        self._buffer_rules = {
+            index: self._buffer_rule(index, is_asynchronous=flow is not None)
+            for _, index in self._copies
+        }
         makers = Makers(optimizer, scheduler)
         self._flushing = self._flowing = None
         if flow is None:
@@ -145,7 +155,15 @@ class Pipeline:
             self._flowing = Flowing(
                 flow,
                 rules_of(flow, stages, ties, self._world, scopes),
-                Site(stages, self._copies, ties, self._world, self._forms, self._draw),
+                Site(
+                    stages,
+                    self._copies,
+                    ties,
+                    self._world,
+                    self._forms,
+                    self._draw,
+                    self._buffer_rules,
+                ),
                 makers,
                 loss=loss,
                 delay=delay,
@@ -192,15 +210,15 @@ class Pipeline:
         """
         if self._flowing is not None:
             self.drain()
-        trained = [module for module in self.modules.values() if module.training]
-        for module in trained:
+        modes = [(one, one.training) for top in self.modules.values() for one in top.modules()]
+        for module in self.modules.values():
             module.eval()
         try:
             with self._told():
                 return self._ran(self._readers, (batch, target), weights)
         finally:
-            for module in trained:
-                module.train()
+            for module, is_training in modes:
+                module.training = is_training
 
     def gathered(self, result: Result | Flight) -> Timeline:
         """The timeline of a step or a flight on all ranks, on the clock of device 0; all ask."""
@@ -229,10 +247,18 @@ class Pipeline:
 
     @property
     def copies(self) -> dict[int, int]:
-        """How many copies of its weights each stage of this process has, by stage."""
+        """How many copies of its weights this process has of each of its stages."""
         if self._flowing is not None:
             return self._flowing.copies
-        return {stage: 1 for _, stage in self._copies}
+        return dict(Counter(stage for _, stage in self._copies))
+
+    def all_copies(self) -> dict[int, int]:
+        """How many copies of its weights each stage has on all ranks together; all ask."""
+        shares = self._world.gather(json.dumps(self.copies).encode(), "the copies of the weights")
+        found = Counter[int]()
+        for share in shares:
+            found.update({int(stage): count for stage, count in json.loads(share).items()})
+        return dict(sorted(found.items()))
 
     # building
 
@@ -243,9 +269,7 @@ class Pipeline:
             for index, module in enumerate(stages):
                 if devices[index] in self._world.devices:
                     is_first = all((other, index) not in modules for other in range(pipe))
-                    modules[pipe, index] = module if is_first else copy.deepcopy(module)
-        for (_, index), module in modules.items():
-            keyed(module, self._draw, names_of(stages[index], index))
+                    modules[pipe, index] = module if is_first else copied(module, index)
         return {place: self._stage(place[1], module) for place, module in modules.items()}
 
     def _stage(self, index: int, module: nn.Module) -> Stage:
@@ -256,8 +280,29 @@ class Pipeline:
             self._draw,
             is_first=not self._program.graph.predecessors[index],
             is_split=bool((kinds == Kind.I).any()),
-            is_recomputed=bool((kinds == Kind.R).any()),
+            index=index,
         )
+
+    def _buffer_rule(self, stage: int, *, is_asynchronous: bool) -> str | None:
+        """Why the forwards of a stage may change no buffer, where that is so."""
+        if len(self._program.placement.pipes) > 1:
+            return (
+                f"{self._program.name} keeps several copies of each stage, whose buffers would"
+                f" differ. Use a schedule with one pipe, or a norm without running statistics"
+            )
+        if stage in self._shared:
+            return (
+                "it is part of a module that several stages share, and would differ there. Give"
+                " each stage a module of its own"
+            )
+        actions = self._program.actions
+        rows = (actions.stage == stage) & (actions.kind == Kind.F)
+        if (np.diff(actions.microbatch[rows]) < 0).any() and not is_asynchronous:
+            return (
+                f"{self._program.name} runs the microbatches of this stage out of order, on which"
+                f" the buffer depends. Use another schedule, or a norm without running statistics"
+            )
+        return None
 
     def _executors(self, program: Program, forward: Forward) -> list[Executor]:
         setting = Setting(program, self._world.transport, self._forms, forward)
@@ -342,7 +387,8 @@ class Pipeline:
                 f" microbatches instead of update=False"
             )
         count, run = self._program.microbatches, self._runs
-        inputs, targets = cut(data[0], count, "batch"), cut(data[1], count, "target")
+        given = cut(data[0], count, "batch"), cut(data[1], count, "target")
+        inputs, targets = ([value.cloned() for value in values] for values in given)
         self._world.begin(self._deadline if run else None)
         self._compare_first(inputs, targets)
         self._runs += 1
@@ -373,6 +419,7 @@ class Pipeline:
         self._world.begin(None if is_first else self._deadline)
         self._compare_first(inputs, targets)
         self._forms.begin(inputs, targets)
+        self._begin_stages(is_training=executors is not self._readers)
         for executor in executors:
             executor.begin(inputs)
         self._world.transport.begin(
@@ -380,15 +427,20 @@ class Pipeline:
             [route for executor in executors for route in executor.outgoing],
         )
 
+    def _begin_stages(self, *, is_training: bool) -> None:
+        for (_, index), stage in self._copies.items():
+            stage.begin(self._buffer_rules[index] if is_training else None)
+            stage.changes_inputs = self._forms.changes_inputs(index)
+
     def _compare_first(self, inputs: Microbatches, targets: Microbatches) -> None:
         """Refuse ranks that were given different data."""
         if not self._is_compared:
             self._compare(checksum([*inputs, *targets]), "the first batch or target")
             self._is_compared = True
 
-    def _set_loss(self, targets: list[tuple[Tensor, ...]], shares: tuple[float, ...]) -> None:
-        def weighted(output: Tensor, microbatch: int) -> Tensor:
-            wanted = (part.to(output.device) for part in targets[microbatch])
+    def _set_loss(self, targets: Sequence[Value], shares: tuple[float, ...]) -> None:
+        def weighted(output: Any, microbatch: int) -> Tensor:
+            wanted = targets[microbatch].to(self._device).arguments
             return self._loss(output, *wanted) * shares[microbatch]
 
         last = self._program.stages - 1

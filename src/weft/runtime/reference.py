@@ -6,7 +6,9 @@
     clipping by the global norm; one optimizer step
 
 Every program must give the same losses and gradients, bit for bit, as long as its stages run
-the same kernels. Shares nothing with the executor but the definition of what is drawn.
+the same kernels: values and gradients that cross from stage to stage are contiguous, and the
+gradients of a value that several stages read are added in the order of the edges. Shares nothing
+with the executor but the definition of what is drawn.
 """
 
 from __future__ import annotations
@@ -14,18 +16,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import reduce
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 from torch.optim import Optimizer
 
 from weft.ir.kinds import Kind
 from weft.ir.program import Program
 from weft.runtime.batch import Data, cut, weights_of
-from weft.runtime.randomness import Draw, keyed
-from weft.runtime.split import names_of
+from weft.runtime.randomness import Draw, Drawing
+from weft.runtime.split import called, names_of
+from weft.runtime.values import Value
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -60,8 +63,9 @@ class Reference:
     ) -> None:
         self._stages, self._program, self._loss, self._clip = stages, program, loss, clip
         self._draw = Draw(seed)
-        for index, stage in enumerate(stages):
-            keyed(stage, self._draw, names_of(stage, index))
+        Drawing([(names_of(stage, index), stage) for index, stage in enumerate(stages)], self._draw)
+        weights = (weight for stage in stages for weight in stage.parameters())
+        self._device = next((weight.device for weight in weights), torch.device("cpu"))
         self._uses = _uses(stages)
         self._aliases = [
             {use.name: use.leaf for use in self._uses if use.stage == index and not use.is_first}
@@ -76,6 +80,7 @@ class Reference:
         named = [(f"{use.stage}.{use.name}", use.weight) for use in self._uses if use.is_first]
         self._weights = [weight for _, weight in named]
         self._optimizer = optimizer(named) if optimizer else None
+        self._before: dict[nn.Parameter, Tensor] = {}
 
     def step(
         self,
@@ -91,10 +96,13 @@ class Reference:
         shares = weights_of(weights, count)
         losses, gradients = [], []
         for microbatch in range(count):
-            self._draw.microbatch = microbatch
-            output = self._whole_model(inputs[microbatch])
-            loss = self._loss(output, *targets[microbatch]) * shares[microbatch]
-            gradients.append(self._gradients(loss))
+            with self._draw.forward(microbatch, device=self._device) as drawn:
+                output = self._whole_model(inputs[microbatch])
+                wanted = targets[microbatch].to(self._device).arguments
+                with self._draw.loss():
+                    loss = self._loss(output, *wanted) * shares[microbatch]
+            with self._draw.backward(drawn), without_autocast(self._device):
+                gradients.append(self._gradients(loss))
             losses.append(loss.detach())
         self._add_up(gradients)
         if update:
@@ -102,26 +110,40 @@ class Reference:
         self._draw.step += 1
         return torch.stack(losses).sum()
 
-    def _whole_model(self, inputs: Sequence[Tensor]) -> Tensor:
+    def _whole_model(self, inputs: Value) -> Any:
         graph = self._program.graph
-        values: dict[int, tuple[Tensor, ...]] = {}
+        values: dict[tuple[int, int], Value] = {}  # by edge
+        out: Any = None
         for index, stage in enumerate(self._stages):
-            before = [value for other in graph.predecessors[index] for value in values[other]]
-            out = functional_call(stage, self._aliases[index], tuple(before or inputs))
-            values[index] = out if isinstance(out, tuple) else (out,)
-        return values[len(self._stages) - 1][0]
+            before = [values[other, index] for other in graph.predecessors[index]]
+            out = called(stage, before or [copied(inputs, self._device)], self._aliases[index])
+            readers = graph.successors[index]
+            if readers:
+                value = Value.of(out, f"what stage {index} returns")
+                for reader, one in zip(readers, handed(value, len(readers)), strict=True):
+                    values[index, reader] = one
+        return out
 
     def _gradients(self, loss: Tensor) -> dict[Use, Tensor]:
         """The gradient of each weight in each stage that has it."""
         wanted = [use for use in self._uses if use.leaf.requires_grad]
-        leaves = [use.leaf for use in wanted]
-        grads: Sequence[Tensor | None] = torch.autograd.grad(loss, leaves, allow_unused=True)
-        return {use: grad for use, grad in zip(wanted, grads, strict=True) if grad is not None}
+        if not loss.requires_grad:
+            return {}
+        kept = [use.leaf.grad for use in wanted]
+        for use in wanted:
+            use.leaf.grad = None
+        loss.backward()  # type: ignore[no-untyped-call]
+        found = {use: use.leaf.grad for use in wanted if use.leaf.grad is not None}
+        for use, grad in zip(wanted, kept, strict=True):
+            use.leaf.grad = grad
+        return found
 
     def _add_up(self, gradients: Sequence[dict[Use, Tensor]]) -> None:
         """Add a step's gradients to those of each pipe and stage; then sum these."""
         pipes = range(len(self._program.placement.pipes))
         ends: dict[nn.Parameter, list[Tensor]] = {}
+        if not self._sums:  # what a user without an optimizer has not cleared
+            self._before = {w: w.grad for w in self._weights if w.grad is not None}
         for use in self._uses:
             for pipe in pipes:
                 for microbatch in self._orders[pipe, use.stage]:
@@ -130,7 +152,8 @@ class Reference:
             if parts:
                 ends.setdefault(use.weight, []).append(reduce(torch.add, parts))
         for weight, parts in ends.items():
-            weight.grad = reduce(torch.add, parts)
+            total = reduce(torch.add, parts)
+            weight.grad = self._before[weight] + total if weight in self._before else total
 
     def _add(self, place: tuple[int, Use], gradient: Tensor | None) -> None:
         if gradient is not None:
@@ -145,6 +168,38 @@ class Reference:
             nn.utils.clip_grad_norm_(self._weights, self._clip, foreach=False)
         self._optimizer.step()
         self._optimizer.zero_grad()
+
+
+class _Handed(torch.autograd.Function):
+    """A tensor as its readers get it; their gradients are added in the order of the edges."""
+
+    @staticmethod
+    def forward(_context: Any, value: Tensor, readers: int) -> tuple[Tensor, ...]:
+        return tuple(value.clone(memory_format=torch.contiguous_format) for _ in range(readers))
+
+    @staticmethod
+    def backward(_context: Any, *gradients: Tensor | None) -> tuple[Tensor | None, None]:
+        there = [gradient.contiguous() for gradient in gradients if gradient is not None]
+        return (reduce(torch.add, there) if there else None), None
+
+
+def handed(value: Value, readers: int) -> list[Value]:
+    """What each reader of a value gets."""
+    copies: list[tuple[Tensor, ...]] = [
+        _Handed.apply(leaf, readers)  # type: ignore[no-untyped-call]
+        for leaf in value.leaves
+    ]
+    return [value.with_leaves(leaf[index] for leaf in copies) for index in range(readers)]
+
+
+def copied(value: Value, device: torch.device) -> Value:
+    """Data that a stage may change in place."""
+    return value.with_leaves(leaf.to(device, copy=True) for leaf in value.leaves)
+
+
+def without_autocast(device: torch.device) -> torch.autocast:
+    """A backward computes in the types of its forward."""
+    return torch.autocast(device.type, enabled=False)
 
 
 def _uses(stages: Sequence[nn.Module]) -> list[Use]:

@@ -5,24 +5,28 @@ Knows autograd; knows neither devices nor schedules.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
 from torch.autograd import Variable
-from torch.func import functional_call
 
-from weft.runtime.deferred import Recorder, Tape
-from weft.runtime.randomness import Draw
+from weft.errors import WeftError
+from weft.runtime.buffers import Buffers, Snapshot
+from weft.runtime.deferred import Recorder, Tape, apart
+from weft.runtime.graphs import Graphs
+from weft.runtime.randomness import WATCHED, Draw, Drawing, Drawn
+from weft.runtime.split import called, names_of
 from weft.runtime.stash import Stash, following
+from weft.runtime.values import Value, contiguous, learns
 
-Values: TypeAlias = tuple[Tensor, ...]
+Leaves: TypeAlias = tuple[Tensor, ...]
 Gradients: TypeAlias = Sequence[Tensor | None]
 Passed: TypeAlias = tuple[Tensor | None, ...]
-Loss: TypeAlias = Callable[[Tensor, int], Tensor]
+Loss: TypeAlias = Callable[[Any, int], Tensor]
 Versions: TypeAlias = tuple[int, ...]
 
 
@@ -30,11 +34,18 @@ Versions: TypeAlias = tuple[int, ...]
 class Saved:
     """What a forward keeps: its inputs, and its outputs with their graph unless recomputed."""
 
-    inputs: Values
-    outputs: Values = ()
+    values: Sequence[Value]
+    outputs: Leaves = ()
     tape: Tape | None = None  # of layers that defer their weight gradients
     versions: Versions = ()  # of the weights
+    drawn: Drawn | None = None
+    buffers: Snapshot | None = None  # as they were, where the forward runs again
+    prints: Sequence[float] = ()  # of the outputs, for as long as forwards are watched
     gradients: list[tuple[nn.Parameter, Tensor]] = field(default_factory=list)
+
+    @property
+    def inputs(self) -> list[Tensor]:
+        return [leaf for value in self.values for leaf in value.leaves]
 
 
 class Stage:
@@ -46,97 +57,117 @@ class Stage:
 
     With `stashes` a forward computes with the `versions` of them that are set, and its backward
     with the same, unless it `is_stashing` nothing: then with the newest.
+
+    `changes_inputs` gives the module copies of its inputs, which it changes in place.
     """
 
     def __init__(
-        self,
-        module: nn.Module,
-        draw: Draw,
-        *,
-        is_first: bool,
-        is_split: bool,
-        is_recomputed: bool,
+        self, module: nn.Module, draw: Draw, *, is_first: bool, is_split: bool, index: int = 0
     ) -> None:
-        self.module = module
+        self.module, self.index = module, index
         self._is_first = is_first
         self.loss: Loss | None = None
         self._draw = draw
-        self._is_recomputed = is_recomputed
+        self._drawing = Drawing([(names_of(module, index), module)], draw)
         self._recorder = Recorder()
         self._is_deferring = is_split and self._recorder.attach(module)
-        self._weights = [weight for weight in module.parameters() if weight.requires_grad]
+        self._weights = [*module.parameters()]
+        self._buffers, self._graphs = Buffers(module, index), Graphs(index)
         self._saved: dict[int, Saved] = {}
         self.stashes: Sequence[Stash] = ()
         self.versions: Versions = ()
         self.is_stashing = True
+        self.changes_inputs = False
         self.dtype: torch.dtype | None = None  # of values, where that is not the data's
         self._device = next((p.device for p in module.parameters()), torch.device("cpu"))
 
+    def begin(self, keep_buffers: str | None = None) -> None:
+        """Look at what may have changed since the last step.
+
+        `keep_buffers` is why no forward may change a buffer.
+        """
+        self._drawing.look()
+        self._buffers.begin(keep_buffers)
+
     def forward(
-        self, microbatch: int, inputs: Sequence[Tensor], *, is_divided: bool = False
-    ) -> Values:
-        """The outputs that go to other stages; the weighted loss on the last stage."""
-        saved = self._saved[microbatch] = Saved(tuple([self._leaf(value) for value in inputs]))
+        self,
+        microbatch: int,
+        values: Sequence[Value],
+        *,
+        is_divided: bool = False,
+        is_recomputed: bool = False,
+    ) -> Value:
+        """The value that goes to other stages; the weighted loss on the last stage."""
+        saved = self._saved[microbatch] = Saved([self._taken(value) for value in values])
         if is_divided and self._is_deferring:
             saved.tape = Tape()
         if self.stashes and self.is_stashing:
             saved.versions = self.versions
             for stash, version in zip(self.stashes, saved.versions, strict=True):
                 stash.take(version)
-        if self._is_recomputed:
-            with torch.no_grad():
-                outputs = self._run(microbatch, saved, self._leaves(saved))
-            return tuple(value.detach() for value in outputs)
-        saved.outputs = self._run_kept(microbatch, saved)
-        return tuple([value.detach() for value in saved.outputs])
+        if is_recomputed:
+            saved.buffers = self._buffers.snapshot()
+            with _without_graph():
+                value = self._run(microbatch, saved, self._leaves(saved))
+            saved.prints = self._prints(microbatch, value)
+            saved.tape = Tape() if saved.tape else None
+        else:
+            value = self._run_kept(microbatch, saved)
+            saved.outputs = value.leaves
+        self._buffers.check()
+        return value.with_leaves([self._handed(leaf) for leaf in value.leaves])
 
-    def infer(self, microbatch: int, inputs: Sequence[Tensor]) -> Values:
-        """The outputs alone: nothing is kept for a backward."""
-        given = Saved(tuple(map(self._here, inputs)))
+    def infer(self, microbatch: int, values: Sequence[Value]) -> Value:
+        """The value alone: nothing is kept for a backward, and no buffer changes."""
+        given = Saved([v.with_leaves(map(self._here, v.leaves)) for v in values])
         swap = {name: w for stash in self.stashes for name, w in stash.seen().items()}
-        with torch.no_grad():
-            return self._run(microbatch, given, swap)
+        with _without_graph():
+            value = self._run(microbatch, given, swap | self._buffers.copies())
+        return value.with_leaves([self._handed(leaf) for leaf in value.leaves])
 
     def recompute(self, microbatch: int) -> None:
-        """The forward again, from the stored inputs; buffers are not touched twice."""
+        """The forward again, from the stored inputs, with the buffers that it had."""
         saved = self._saved[microbatch]
-        buffers = {name: buffer.clone() for name, buffer in self.module.named_buffers()}
-        saved.outputs = self._run_kept(microbatch, saved, buffers)
+        assert saved.buffers is not None
+        value = self._run_kept(microbatch, saved, self._buffers.again(saved.buffers))
+        saved.outputs, saved.buffers = value.leaves, None
+        if saved.prints and not _are_same(saved.prints, self._prints(microbatch, value)):
+            raise WeftError(
+                f"stage {self.index} computes something else when microbatch {microbatch} is"
+                f" recomputed: it keeps state that is no buffer, or draws from a generator that is"
+                f" neither torch's nor an attribute of a module. Register that state, or do not"
+                f" recompute this stage"
+            )
 
-    def backward(
-        self, microbatch: int, gradients: Sequence[Tensor | None]
-    ) -> tuple[Tensor | None, ...]:
+    def backward(self, microbatch: int, gradients: Gradients) -> Passed:
         """Gradients of the inputs; those of the weights are added to what is there."""
         saved = self._saved.pop(microbatch)
-        outputs, grads = _differentiable(saved.outputs, self._all_here(gradients))
-        if outputs:
-            _backward(outputs, grads)
+        outputs, grads = self._differentiable(saved.outputs, gradients)
+        if outputs and self._graphs.is_reentrant and not self.stashes:
+            Tape().play(self._kept_apart(saved, outputs, grads))
+        elif outputs:
+            with self._going_back(saved):
+                _backward(outputs, grads)
         if saved.versions:
             for stash, version in zip(self.stashes, saved.versions, strict=True):
                 stash.give_back(version)
-        return tuple([value.grad for value in saved.inputs])
+        return _passed(saved)
 
-    def input_grad(
-        self, microbatch: int, gradients: Sequence[Tensor | None]
-    ) -> tuple[Tensor | None, ...]:
+    def input_grad(self, microbatch: int, gradients: Gradients) -> Passed:
         """Gradients of the inputs; what the weights need is kept for `weight_grad`."""
         saved = self._saved[microbatch]
-        inputs = [value for value in saved.inputs if value.requires_grad]
-        wanted = [*inputs, *self._weights, self._recorder.anchor]
-        outputs, grads = _differentiable(saved.outputs, self._all_here(gradients))
-        found: Sequence[Tensor | None] = [None] * len(wanted)
+        outputs, grads = self._differentiable(saved.outputs, gradients)
         if outputs:
-            found = torch.autograd.grad(outputs, wanted, grads, allow_unused=True)
-        passed = iter(found[: len(inputs)])
-        kept = zip(self._weights, found[len(inputs) : -1], strict=True)
-        saved.gradients = [(weight, grad) for weight, grad in kept if grad is not None]
-        saved.outputs = ()
-        return tuple(next(passed) if value.requires_grad else None for value in saved.inputs)
+            saved.gradients = self._kept_apart(saved, outputs, grads)
+        passed = _passed(saved)
+        saved.outputs, saved.values = (), ()
+        return passed
 
     def weight_grad(self, microbatch: int) -> None:
         """Add what `input_grad` kept to the gradients of the weights."""
         saved = self._saved.pop(microbatch)
-        (saved.tape or Tape()).play(saved.gradients)
+        with self._without_autocast():
+            (saved.tape or Tape()).play(saved.gradients)
 
     def forget(self) -> None:
         """Drop what is left of a step that did not end."""
@@ -144,10 +175,28 @@ class Stage:
         for stash in self.stashes:
             stash.forget()
 
+    @property
+    def in_flight(self) -> int:
+        return len(self._saved)
+
+    def _kept_apart(
+        self, saved: Saved, outputs: Sequence[Tensor], grads: Sequence[Tensor]
+    ) -> list[tuple[nn.Parameter, Tensor]]:
+        """The gradients of a backward, not added to what is there."""
+        learning = [weight for weight in self._weights if weight.requires_grad]
+        with self._going_back(saved), apart(learning) as found, _recording(saved.tape):
+            _backward(outputs, grads)
+        return found
+
+    # values
+
+    def _taken(self, value: Value) -> Value:
+        """A value without history that collects its gradients, unless data or whole numbers."""
+        return value.with_leaves(map(self._leaf, value.leaves))
+
     def _leaf(self, value: Tensor) -> Tensor:
-        """A value without history that collects its gradient, unless data or whole numbers."""
         leaf = self._here(value).detach()
-        if not self._is_first and leaf.is_floating_point():
+        if not self._is_first and learns(leaf):
             leaf.requires_grad_()
         return leaf
 
@@ -157,12 +206,39 @@ class Stage:
             return value.to(self._device, self.dtype)
         return value if value.device == self._device else value.to(self._device)
 
-    def _all_here(self, gradients: Gradients) -> Gradients:
-        return [None if gradient is None else self._here(gradient) for gradient in gradients]
+    def _handed(self, value: Tensor) -> Tensor:
+        """A value as others get it: what changes later, such as a buffer, is copied."""
+        found = contiguous(value)
+        is_new = value.grad_fn is not None and value._base is None
+        return found if is_new or not self._is_own(found) else found.clone()
 
-    @property
-    def in_flight(self) -> int:
-        return len(self._saved)
+    def _is_own(self, value: Tensor) -> bool:
+        place = value.untyped_storage().data_ptr()
+        own: Iterable[Tensor] = (*self._weights, *self.module.buffers())
+        return any(tensor.untyped_storage().data_ptr() == place for tensor in own)
+
+    def _differentiable(
+        self, outputs: Leaves, gradients: Gradients
+    ) -> tuple[list[Tensor], list[Tensor]]:
+        """Outputs that have a gradient to pass on, and those gradients."""
+        if self.loss is not None:
+            (loss,) = outputs
+            return ([loss], [torch.ones_like(loss)]) if loss.requires_grad else ([], [])
+        roots, grads = [], []
+        for value, grad in zip(outputs, gradients, strict=True):
+            if value.requires_grad and grad is not None:
+                roots.append(value)
+                grads.append(self._here(grad))
+        return roots, grads
+
+    def _prints(self, microbatch: int, value: Value) -> Sequence[float]:
+        step, _ = self._draw.place(microbatch)
+        if step >= WATCHED or (self.stashes and not self.is_stashing):
+            return ()  # or the weights have changed since
+        with torch.no_grad():
+            return [_print(leaf) for leaf in value.leaves]
+
+    # running
 
     def _leaves(self, saved: Saved) -> dict[str, Tensor]:
         """The weights of a forward, where there are versions of them."""
@@ -173,45 +249,96 @@ class Stage:
 
     def _run_kept(
         self, microbatch: int, saved: Saved, buffers: dict[str, Tensor] | None = None
-    ) -> Values:
+    ) -> Value:
         """A forward whose graph is kept for the backward."""
-        if not self.stashes:
-            return self._run(microbatch, saved, buffers or {})
-        swap = self._leaves(saved) | (buffers or {})
-        with nullcontext() if self.is_stashing else following(self.stashes):
-            return self._run(microbatch, saved, swap)
+        swap = {**self._leaves(saved), **(buffers or {})}
+        is_following = bool(self.stashes) and not self.is_stashing
+        with following(self.stashes) if is_following else nullcontext():
+            value = self._run(microbatch, saved, swap)
+        self._graphs.check(value.leaves, self._known(saved, swap))
+        return value
 
-    def _run(self, microbatch: int, saved: Saved, swap: dict[str, Tensor]) -> Values:
+    def _known(self, saved: Saved, swap: dict[str, Tensor]) -> list[Tensor]:
+        """All that this stage may learn by."""
+        return [*saved.inputs, *self._weights, *swap.values(), self._recorder.anchor]
+
+    def _run(self, microbatch: int, saved: Saved, swap: dict[str, Tensor]) -> Value:
         """A forward with these weights and buffers in place of the module's own."""
-        self._draw.enter(microbatch)
+        given = saved.values
+        if self.changes_inputs:
+            given = [value.with_leaves(leaf.clone() for leaf in value.leaves) for value in given]
         self._recorder.tape = saved.tape
-        inputs = saved.inputs
         try:
-            out = functional_call(self.module, swap, inputs) if swap else self.module(*inputs)
-            values = out if isinstance(out, tuple) else (out,)
-            return (self.loss(values[0], microbatch),) if self.loss else values
+            with self._going_forward(microbatch) as saved.drawn:
+                out = called(self.module, given, swap)
+                if self.loss is not None:
+                    with self._draw.loss():
+                        out = self.loss(out, microbatch)
+            return Value.of(out, f"what stage {self.index} returns")
         finally:
             self._recorder.tape = None
 
+    def _going_forward(self, microbatch: int) -> Any:
+        """Where a forward runs: what it draws is keyed."""
+        if not self._drawing and self.loss is None:
+            return nullcontext()
+        return self._draw.forward(microbatch, self.index, self._device)
 
-def _differentiable(
-    outputs: Values, gradients: Gradients
-) -> tuple[list[Tensor], list[Tensor | None]]:
-    """Outputs that have a gradient to pass on, and those gradients."""
-    roots, grads = [], []
-    for value, grad in zip(outputs, gradients, strict=True):
-        if value.requires_grad and (grad is not None or value.dim() == 0):
-            roots.append(value)
-            grads.append(grad)
-    return roots, grads
+    @contextmanager
+    def _going_back(self, saved: Saved) -> Iterator[None]:
+        """Where a backward runs: a checkpoint in it finds what the forward found."""
+        self._recorder.tape = saved.tape
+        with self._without_autocast(), self._draw.backward(saved.drawn):
+            yield
+        self._recorder.tape = None
+
+    def _without_autocast(self) -> Any:
+        """A backward computes in the types of its forward, as it does outside of autocast."""
+        kind = self._device.type
+        if not torch.is_autocast_enabled(kind):
+            return nullcontext()
+        return torch.autocast(kind, enabled=False)
 
 
-def _backward(outputs: Sequence[Tensor], grads: Sequence[Tensor | None]) -> None:
+@contextmanager
+def _without_graph() -> Iterator[None]:
+    """A forward that keeps nothing, nor lets autocast keep a weight without its graph."""
+    is_cached = torch.is_autocast_cache_enabled()
+    torch.set_autocast_cache_enabled(False)
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        torch.set_autocast_cache_enabled(is_cached)
+
+
+@contextmanager
+def _recording(tape: Tape | None) -> Iterator[None]:
+    if tape is not None:
+        tape.is_open = True
+    yield
+    if tape is not None:
+        tape.is_open = False
+
+
+def _passed(saved: Saved) -> Passed:
+    """The gradients of the inputs, as they travel."""
+    return tuple([None if leaf.grad is None else contiguous(leaf.grad) for leaf in saved.inputs])
+
+
+def _print(value: Tensor) -> float:
+    """A number that tells a value from another one."""
+    plain = torch.view_as_real(value) if value.is_complex() else value
+    return float(plain.detach().double().sum())
+
+
+def _are_same(one: Sequence[float], other: Sequence[float]) -> bool:
+    pairs = zip(one, other, strict=True)
+    return all(a == b or (a != a and b != b) for a, b in pairs)
+
+
+def _backward(outputs: Sequence[Tensor], grads: Sequence[Tensor]) -> None:
     """As torch.autograd.backward, whose checks in Python take longer than a small stage."""
-    given = [
-        torch.ones_like(output) if grad is None else grad
-        for output, grad in zip(outputs, grads, strict=True)
-    ]
     Variable._execution_engine.run_backward(
-        tuple(outputs), tuple(given), False, False, (), allow_unreachable=True, accumulate_grad=True
+        tuple(outputs), tuple(grads), False, False, (), allow_unreachable=True, accumulate_grad=True
     )

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 
 from weft.errors import WeftError
+from weft.runtime.deferred import accumulate, hooked
 
 Leaves: TypeAlias = dict[str, Tensor]
 
@@ -105,6 +106,7 @@ class Stash:
     @torch.no_grad()
     def update(self, change: Callable[[], object]) -> None:
         """Make the next version: the newest, changed."""
+        torch.clear_autocast_cache()  # of what is about to be written over
         before, after = self.newest % self._copies, (self.newest + 1) % self._copies
         if self._users[after]:
             raise WeftError(
@@ -165,7 +167,7 @@ def _pass_on(weight: nn.Parameter, leaf: Tensor) -> None:
     """Add a leaf's gradient to that of its weight."""
     grad, leaf.grad = leaf.grad, None
     assert grad is not None
-    weight.grad = grad.to(weight.dtype) if weight.grad is None else weight.grad.add_(grad)
+    accumulate(weight, hooked(weight, grad))
 
 
 @contextmanager

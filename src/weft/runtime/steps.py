@@ -16,9 +16,10 @@ from typing import Protocol, TypeAlias
 from torch import Tensor
 
 from weft.runtime.message import Receive, Send, Values
+from weft.runtime.values import Value
 
 Loss: TypeAlias = Tensor | float  # a tensor as long as a device may still compute it
-Inputs: TypeAlias = dict[int, Sequence[Tensor]]
+Inputs: TypeAlias = dict[int, Value]
 
 
 class Step(Protocol):
@@ -44,36 +45,35 @@ class Forward:
     """F: values and data in, values or the loss out."""
 
     microbatch: int
-    _run: Callable[[int, Sequence[Tensor]], Sequence[Tensor]]
+    _run: Callable[[int, Sequence[Value]], Value]
     _takes: Sequence[Receive]
     _puts: Sequence[Send]
     _batch: Batch
     _is_first: bool
     _is_last: bool
-    widths: Sequence[int] = ()  # values that came along each edge
-    _inputs: Sequence[Tensor] = ()
-    _outputs: Sequence[Tensor] = ()
+    widths: Sequence[int] = ()  # tensors that came along each edge
+    _inputs: Sequence[Value] = ()
+    _output: Value | None = None
 
     def receive(self) -> None:
-        inputs = list(self._batch.inputs[self.microbatch]) if self._is_first else []
-        widths = []
-        for take in self._takes:
-            arrived = [value for value in take() if value is not None]
-            widths.append(len(arrived))
-            inputs += arrived
-        self._inputs, self.widths = inputs, widths
+        if self._is_first:
+            self._inputs = [self._batch.inputs[self.microbatch]]
+            return
+        self._inputs = [Value.unpacked(take()) for take in self._takes]
+        self.widths = [len(value.leaves) for value in self._inputs]
 
     def run(self) -> None:
-        self._outputs = self._run(self.microbatch, self._inputs)
+        self._output = self._run(self.microbatch, self._inputs)
         self._inputs = ()
 
     def send(self) -> None:
-        outputs, self._outputs = self._outputs, ()
+        output, self._output = self._output, None
+        assert output is not None
         if self._is_last:
-            loss = outputs[0]  # as a number, where that waits for nothing: tensors pin memory
+            (loss,) = output.leaves  # a number, where that waits for nothing: tensors pin memory
             self._batch.losses[self.microbatch] = loss if loss.is_cuda else loss.item()
         for put in self._puts:
-            put(outputs)
+            put(output.packed())
 
 
 @dataclass(slots=True, eq=False)
@@ -97,7 +97,7 @@ class Backward:
 
     def send(self) -> None:
         passed, self._passed = self._passed, ()
-        first = 0
+        first = 0  # data have no gradient
         for put, width in zip(self._puts, self._forward.widths, strict=True):
             put(passed[first : first + width])
             first += width

@@ -11,6 +11,8 @@ from typing import NamedTuple
 
 from torch import nn
 
+from weft.errors import InputError
+
 
 class End(NamedTuple):
     """A stage, and the name that the shared weight has there."""
@@ -33,6 +35,12 @@ def untie(stages: Sequence[nn.Module], ties: Sequence[Sequence[End]]) -> None:
     for _, *others in ties:
         for end in others:
             shared = stages[end.stage].get_parameter(end.name)
+            if shared._backward_hooks or shared._post_accumulate_grad_hooks:
+                raise InputError(
+                    f"stage {end.stage} shares {end.name} with an earlier stage, and it has a hook,"
+                    f" which would see the gradient of each stage alone; use no hook there, or keep"
+                    f" the weight within one stage"
+                )
             own = nn.Parameter(shared.detach().clone(), requires_grad=shared.requires_grad)
             for owner in stages[end.stage].modules():
                 for name, weight in owner._parameters.items():

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from weft.cost import Fit, Link, fitted
 from weft.ir.kinds import Direction
-from weft.runtime.message import Form, Message, Route
+from weft.runtime.message import Fixed, Form, Message, Route
 from weft.runtime.profile.sample import Effort, Watch
 from weft.runtime.world import World
 
@@ -81,8 +81,8 @@ class _Player:
         self._transport, rank = world.transport, world.devices.start
         self._is_first, self._value, form = rank % 2 == 0, value, Form.of(value)
         self._out, self._back = _route(rank, number), _route(rank ^ 1, number)
-        self._send = self._transport.sender(self._out, lambda: [form])
-        self._receive = self._transport.receiver(self._back, lambda: [form])
+        self._send = self._transport.sender(self._out, Fixed((form,)))
+        self._receive = self._transport.receiver(self._back, Fixed((form,)))
 
     def play(self, rest: float) -> float:
         """Seconds of the round trip, or of the rest in the middle of it."""

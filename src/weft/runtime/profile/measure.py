@@ -43,7 +43,7 @@ def profiled(
     world = _world(program, effort, device)
     with _told(world):
         (batch,) = cut([sample.batch], 1, "batch")
-        flow = Flow.through(stages, program.graph, tuple(value.to(device) for value in batch))
+        flow = Flow.through(stages, program.graph, batch.to(device))
         messages = flow.messages(program.graph)
         held = {s: stages[s] for d in world.devices for _, s in program.placement.held[d]}
         rounds = Rounds(held, program, sample, flow.inputs, effort.kinds)

@@ -17,7 +17,6 @@ from torch import Tensor, nn
 
 from weft.ir.earliest import Seconds
 from weft.ir.program import Program
-from weft.runtime.batch import Microbatch
 from weft.runtime.fit import is_flowing
 from weft.runtime.message import Form, Layout, layout_of
 from weft.runtime.pipeline import Pipeline
@@ -33,13 +32,18 @@ def overhead(flow: Flow, program: Program, effort: Effort, rest: float, watch: W
     """Seconds between two actions of a device, each of so long a rest; every rank calls this."""
     if not dist.is_initialized():
         return 0.0  # devices take turns in this process
-    device = flow.inputs[0][0].device
-    stages = [Resting(layout_of(values) or SCALAR, rest).to(device) for values in flow.outputs]
+    (data,) = flow.inputs[0]
+    device = next((leaf.device for leaf in data.leaves), torch.device("cpu"))
+    stages = [Resting(layout_of(value.leaves) or SCALAR, rest).to(device) for value in flow.outputs]
     pipeline = Pipeline(
-        stages, program, loss=lambda output, _: output.sum(), transport=effort.transport
+        stages,
+        program,
+        loss=lambda output, _: output.sum(),
+        optimizer=lambda named: torch.optim.SGD([weight for _, weight in named], lr=0.0),
+        transport=effort.transport,
     )
-    batch: list[Microbatch] = [tuple(map(torch.zeros_like, flow.inputs[0]))]
-    target: list[Microbatch] = [torch.zeros(1)]
+    batch = [tuple(map(torch.zeros_like, data.leaves))]
+    target = [torch.zeros(1)]
     count, is_late = program.microbatches, is_flowing(program)
     found = []
     for step in range(WARM_UP + effort.steps):
@@ -81,9 +85,9 @@ class Resting(nn.Module):
         self.weight = nn.Parameter(torch.zeros(()))
         self._layout, self._seconds = layout, seconds
 
-    def forward(self, *values: Tensor) -> tuple[Tensor, ...]:
+    def forward(self, *values: Tensor) -> Tensor | tuple[Tensor, ...]:
         made: tuple[Tensor, ...] = _Rest.apply(self.weight, self._layout, self._seconds, *values)  # type: ignore[no-untyped-call]
-        return made
+        return made[0] if len(made) == 1 else made
 
 
 class _Rest(torch.autograd.Function):
@@ -107,5 +111,7 @@ class _Rest(torch.autograd.Function):
 
 def _zeros(layout: Layout, device: torch.device) -> tuple[Tensor, ...]:
     return tuple(
-        torch.zeros(form.shape, dtype=form.dtype, device=device) for form in layout if form
+        torch.zeros(form.shape, dtype=form.dtype, device=device)
+        for form in layout
+        if isinstance(form, Form)
     )

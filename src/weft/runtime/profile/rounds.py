@@ -15,6 +15,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
+from typing import Any
 
 from torch import Tensor, nn
 
@@ -24,12 +25,12 @@ from weft.ir.program import Program
 from weft.ir.versions import resident_versions
 from weft.runtime.batch import cut
 from weft.runtime.fit import is_flowing
-from weft.runtime.profile.sample import Sample, Values, Watch
+from weft.runtime.profile.sample import Sample, Watch
 from weft.runtime.profile.trial import Trial, Way
-from weft.runtime.randomness import Draw, keyed
-from weft.runtime.split import names_of
+from weft.runtime.randomness import Draw
 from weft.runtime.stage import Stage
 from weft.runtime.stash import Stash
+from weft.runtime.values import Value
 from weft.runtime.world import World
 
 WARM_UP = 3
@@ -60,11 +61,15 @@ class Rounds:
         held: Mapping[int, nn.Module],
         program: Program,
         sample: Sample,
-        inputs: Sequence[Values],
+        inputs: Sequence[Sequence[Value]],
         kinds: frozenset[Kind],
     ) -> None:
         self._program, self._graph, self._sample = program, program.graph, sample
         (self._target,) = cut([sample.target], 1, "target")
+        weights = (weight for module in held.values() for weight in module.parameters())
+        first = next(weights, None)
+        if first is not None:
+            self._target = self._target.to(first.device)
         in_flight = min(program.microbatches, program.devices)
         self._trials: dict[int, list[Trial]] = {}
         for index, module in held.items():
@@ -98,14 +103,13 @@ class Rounds:
         return timed
 
     def _stage(self, module: nn.Module, index: int, way: Way) -> Stage:
-        module, draw = copy.deepcopy(module), Draw()
-        keyed(module, draw, names_of(module, index))
+        module = copy.deepcopy(module)
         stage = Stage(
             module,
-            draw,
+            Draw(),
             is_first=not self._graph.predecessors[index],
             is_split=Kind.I in way,
-            is_recomputed=Kind.R in way,
+            index=index,
         )
         stage.loss = None if self._graph.successors[index] else self._loss
         if is_flowing(self._program) and any(w.requires_grad for w in module.parameters()):
@@ -114,8 +118,8 @@ class Rounds:
             stage.is_stashing = self._program.is_stashing
         return stage
 
-    def _loss(self, output: Tensor, _: int) -> Tensor:
-        return self._sample.loss(output, *(part.to(output.device) for part in self._target))
+    def _loss(self, output: Any, _: int) -> Tensor:
+        return self._sample.loss(output, *self._target.arguments)
 
 
 @contextmanager

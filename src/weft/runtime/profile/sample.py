@@ -13,11 +13,12 @@ from torch.optim import Optimizer
 
 from weft.ir.graph import Graph
 from weft.ir.kinds import Kind
-from weft.runtime.batch import Microbatch
+from weft.runtime.batch import Data
 from weft.runtime.profile.memory import size_of
+from weft.runtime.split import called
+from weft.runtime.values import Value, plain
 from weft.runtime.world import Carrier
 
-Values: TypeAlias = tuple[Tensor, ...]
 MakeOptimizer: TypeAlias = Callable[[Iterable[tuple[str, nn.Parameter]]], Optimizer]
 Watch: TypeAlias = Callable[[str, float], None]  # what is measured, and the share of it that is
 
@@ -28,8 +29,8 @@ SIZES = tuple(4096 * 4**power for power in range(7))  # 4 kB to 16 MB
 class Sample:
     """One microbatch and its target, and what trains on them, as a pipeline is made with it."""
 
-    batch: Microbatch
-    target: Microbatch
+    batch: Data
+    target: Data
     loss: Callable[..., Tensor]
     optimizer: MakeOptimizer | None = None
 
@@ -60,21 +61,24 @@ BRIEF = Effort(kinds=frozenset(), rounds=6, sizes=SIZES[::3], pings=8, steps=3)
 class Flow(NamedTuple):
     """What every stage reads, and what it hands to other stages."""
 
-    inputs: list[Values]
-    outputs: list[Values]
+    inputs: list[list[Value]]
+    outputs: list[Value]
 
     @classmethod
-    def through(cls, stages: Sequence[nn.Module], graph: Graph, batch: Values) -> Flow:
+    def through(cls, stages: Sequence[nn.Module], graph: Graph, batch: Value) -> Flow:
         """The flow of a microbatch through copies of the stages."""
         flow = cls([], [])
         with torch.no_grad():
             for index, stage in enumerate(stages):
-                before = [value for p in graph.predecessors[index] for value in flow.outputs[p]]
-                flow.inputs.append(tuple(before) or batch)
-                made = copy.deepcopy(stage)(*flow.inputs[-1]) if graph.successors[index] else ()
-                flow.outputs.append(made if isinstance(made, tuple) else (made,))
+                before = [flow.outputs[other] for other in graph.predecessors[index]]
+                flow.inputs.append(before or [batch])
+                if graph.successors[index]:
+                    made = called(copy.deepcopy(stage), before or [batch])
+                    flow.outputs.append(Value.of(made, f"what stage {index} returns"))
+                else:
+                    flow.outputs.append(Value((), plain(0)))
         return flow
 
     def messages(self, graph: Graph) -> tuple[float, ...]:
         """Bytes that cross each edge."""
-        return tuple(float(size_of(self.outputs[source])) for source, _ in graph.edges)
+        return tuple(float(size_of(self.outputs[source].leaves)) for source, _ in graph.edges)

@@ -7,7 +7,7 @@ find in the caches what its own forward has just left there.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TypeAlias
 
@@ -17,8 +17,9 @@ from torch.optim import Optimizer
 
 from weft.ir.kinds import Kind
 from weft.runtime.profile.memory import Kept, gradient_bytes, size_of, state_bytes
-from weft.runtime.profile.sample import MakeOptimizer, Values
+from weft.runtime.profile.sample import MakeOptimizer
 from weft.runtime.stage import Stage
+from weft.runtime.values import Value
 
 Way: TypeAlias = tuple[Kind, ...]  # kinds of action, in their order
 
@@ -34,19 +35,19 @@ FIELDS = {
 class Trial:
     """One stage, and the calls that are timed on it."""
 
-    def __init__(self, stage: Stage, way: Way, inputs: Values, in_flight: int) -> None:
+    def __init__(self, stage: Stage, way: Way, inputs: Sequence[Value], in_flight: int) -> None:
         self._stage, self._inputs, self._in_flight = stage, inputs, in_flight
         self._optimizer: Optimizer | None = None
         self._device = next((w.device for w in stage.module.parameters()), torch.device("cpu"))
         kept = Kept(stage.module)
-        forward = partial(stage.forward, is_divided=Kind.I in way)
+        forward = partial(stage.forward, is_divided=Kind.I in way, is_recomputed=Kind.R in way)
         with kept.counting():
-            outputs = forward(0, inputs)
+            output = forward(0, inputs)
             if Kind.R in way:
                 stage.recompute(0)
         stage.forget()
         self._saved = kept.size
-        gradients = [None if stage.loss else _gradient(value) for value in outputs]
+        gradients = [None if stage.loss else _gradient(value) for value in output.leaves]
         calls: dict[Kind, Callable[[int], object]] = {
             Kind.F: lambda microbatch: forward(microbatch, inputs),
             Kind.R: stage.recompute,
@@ -95,7 +96,7 @@ class Trial:
             "gradients": gradient_bytes(module),
             "optimizer": state_bytes(self._optimizer) if self._optimizer else 0,
             "saved": self._saved,
-            "inputs": size_of(self._inputs),
+            "inputs": size_of(leaf for value in self._inputs for leaf in value.leaves),
         }
         return {name: float(size) for name, size in found.items()}
 

@@ -18,13 +18,14 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from weft.errors import RankError
+from weft.errors import RankError, WeftError
 from weft.ir.kinds import Direction
 from weft.runtime.mesh import Mesh, Record
 from weft.runtime.message import (
     NAME,
     Form,
     Forms,
+    Layout,
     Message,
     Receive,
     Route,
@@ -36,6 +37,7 @@ from weft.runtime.message import (
     read,
     written,
 )
+from weft.runtime.values import Structure
 from weft.runtime.window import Windows
 
 AHEAD = 4  # receives of a channel that are posted before they are needed
@@ -51,7 +53,7 @@ class Posted(NamedTuple):
     """A receive under way, or a value that does not travel."""
 
     work: dist.Work | None
-    value: Tensor | None
+    value: Tensor | Structure | None
 
 
 class Sent(NamedTuple):
@@ -95,10 +97,13 @@ class Grouped:
 
         def send(values: Values) -> None:
             self._unsent.pop(message, None)
-            known = forms()
+            found, known = layout_of(values), forms()
             if known is None:
-                known = layout_of(values)
+                known = found
+                forms.see(known)
                 self._mesh.tell(destination, Record.HEADER, named(message) + written(known))
+            elif found != known:
+                raise _changed(route, known, found)
             self._send(route, known, values)
             while len(queue) > window * max(1, len(values)):
                 self._finish_sent(queue.popleft())
@@ -153,15 +158,15 @@ class Grouped:
                 while coming and self._forms[coming[0].message]() is not None:
                     self._post(coming.popleft())
 
-    def _send(self, route: Route, layout: Sequence[Form | None], values: Values) -> None:
+    def _send(self, route: Route, layout: Layout, values: Values) -> None:
         message, destination = route.message, route.destination
         group = self._groups[route.source, destination, message.direction]
         queue = self._sent[destination, message.direction]
         for place, form in enumerate(layout):
-            if form is None:
+            if not isinstance(form, Form):
                 continue
             value = values[place] if place < len(values) else None
-            if value is None:  # a gradient that nothing computed
+            if value is None:  # this rank has given up
                 value = torch.zeros(form.shape, dtype=form.dtype, device=self._device)
             tensor, tag = value.contiguous(), self._tag(message, place)
             try:
@@ -193,10 +198,11 @@ class Grouped:
         layout = self._forms[message]()
         if layout is None:
             layout = read(self._header(route))
+            self._forms[message].see(layout)
         posted = []
         for place, form in enumerate(layout):
-            if form is None:
-                posted.append(Posted(None, None))
+            if not isinstance(form, Form):
+                posted.append(Posted(None, form))
                 continue
             tensor = torch.empty(form.shape, dtype=form.dtype, device=self._device)
             tag = self._tag(message, place)
@@ -248,6 +254,16 @@ class Grouped:
         except RankError as reason:
             return reason
         raise AssertionError("such a wait does not end")
+
+
+def _changed(route: Route, known: Layout, found: Layout) -> WeftError:
+    """What is sent is not what the other end expects."""
+    told = [" ".join(map(str, form)) if isinstance(form, Form) else str(form) for form in known]
+    sent = [" ".join(map(str, form)) if isinstance(form, Form) else str(form) for form in found]
+    return WeftError(
+        f"{route} was to be {told} and is {sent}: values change from microbatch to microbatch,"
+        f" which process groups cannot carry; on one host use transport='shared'"
+    )
 
 
 def _reading(route: Route) -> str:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from torch import Tensor
+
+from weft.errors import WeftError
 from weft.runtime.message import Forms, Message, Receive, Route, Send, Values
 
 
@@ -13,16 +16,25 @@ class Loopback:
     is_ordered = False
 
     def __init__(self) -> None:
-        self._waiting: dict[Message, Values] = {}
+        self._waiting: dict[Message, tuple[Values, list[int]]] = {}
 
     def sender(self, route: Route, forms: Forms) -> Send:
         def send(values: Values) -> None:
-            self._waiting[route.message] = values
+            self._waiting[route.message] = values, _versions(values)
 
         return send
 
     def receiver(self, route: Route, forms: Forms) -> Receive:
-        return lambda: self._waiting.pop(route.message)
+        def receive() -> Values:
+            values, versions = self._waiting.pop(route.message)
+            if _versions(values) != versions:
+                raise WeftError(
+                    f"{route} was changed in place after the stage returned it and before it was"
+                    f" read; return a copy (.clone()) of what the stage goes on to change"
+                )
+            return values
+
+        return receive
 
     def has(self, message: Message) -> bool:
         """Whether a message can be received now."""
@@ -40,3 +52,8 @@ class Loopback:
 
     def end(self) -> None:
         """Nothing is under way."""
+
+
+def _versions(values: Values) -> list[int]:
+    """How often each tensor was changed in place."""
+    return [value._version for value in values if isinstance(value, Tensor)]

@@ -39,6 +39,7 @@ from weft.runtime.message import (
     read,
     written,
 )
+from weft.runtime.values import Structure
 from weft.runtime.window import Windows
 
 PAGE, ALIGNMENT = 4096, 64
@@ -102,9 +103,9 @@ class Block:
             _keep(self.views, KEPT, layout, found)
         return found
 
-    def _view(self, place: int, form: Form | None) -> Tensor | None:
-        if form is None:
-            return None
+    def _view(self, place: int, form: Form | Structure | None) -> Tensor | Structure | None:
+        if not isinstance(form, Form):
+            return form
         flat = self.content[place : place + _size(form)].view(form.dtype)
         return flat.view(form.shape)
 
@@ -142,7 +143,7 @@ class Shared:
             packed = block.packed.get(last)
             frame, views = packed if packed is not None else self._packed(destination, block, last)
             for view, value in zip(views, values, strict=True):
-                if view is not None and value is not None:
+                if isinstance(view, Tensor):
                     view.copy_(value)
             used.append(block)
             mesh.post(destination, frame)
@@ -207,7 +208,7 @@ class Shared:
     def _on_data(self, source: int, content: bytes) -> None:
         known = self._known.get((source, content))
         arrived, views = known if known is not None else self._opened(source, content)
-        arrived.append([None if view is None else view.clone() for view in views])
+        arrived.append([view.clone() if isinstance(view, Tensor) else view for view in views])
         self._owed[source] += 1
         if 2 * self._owed[source] >= self._windows[source, self._mesh.rank]:
             self._give_credit(source)
@@ -252,7 +253,7 @@ def _laid_out(layout: Layout) -> tuple[int, list[int]]:
     size, places = 0, []
     for form in layout:
         places.append(size)
-        if form is not None:
+        if isinstance(form, Form):
             size += -(-_size(form) // ALIGNMENT) * ALIGNMENT
     return max(1, size), places
 

@@ -1,0 +1,130 @@
+"""Outlines: what a stage returns and changes, found without computing anything.
+
+A copy of the stage runs on fake tensors, which have a shape, a type and a device but no memory: no
+weight or buffer is touched, nothing is drawn, no attribute of the user's module is set. Where a
+stage cannot run so, or has hooks, which would notice, nothing is known of it.
+"""
+
+from __future__ import annotations
+
+import copy
+import logging
+import random
+import re
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+
+from weft.runtime.message import Layout, layout_of
+from weft.runtime.randomness import Keyed
+from weft.runtime.split import called
+from weft.runtime.values import Value
+
+MISFIT = re.compile(r"shape|size|\bdim|mismatch|must match|positional argument|out of range")
+UNSUITED = re.compile(r"(?i)fake|meta|symbol|data.dependent|subclass|storage")
+
+
+class Outline(NamedTuple):
+    """What is known of a stage."""
+
+    value: Value  # that it returns, of fake tensors
+    changes_inputs: bool  # in place
+    buffers: tuple[str, ...]  # that it changes
+
+    @property
+    def layout(self) -> Layout:
+        return layout_of(self.value.packed())
+
+
+class Misfit(Exception):
+    """A stage that cannot take what it is given."""
+
+
+@contextmanager
+def outlining(*, is_compiled: bool) -> Iterator[FakeTensorMode]:
+    """Where outlines are made: eagerly, and with nothing drawn."""
+    python, numpy = random.getstate(), np.random.get_state()
+    log = logging.getLogger("torch._subclasses.fake_tensor")
+    level, log.level = log.level, logging.CRITICAL  # what fails here is no failure yet
+    mode = FakeTensorMode(allow_non_fake_inputs=True)
+    try:
+        stance = torch.compiler.set_stance("force_eager") if is_compiled else nullcontext()
+        with stance, torch.no_grad(), mode, _quiet():
+            yield mode
+    finally:
+        log.level = level
+        random.setstate(python)
+        np.random.set_state(numpy)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+def outlined(
+    stage: nn.Module,
+    values: Sequence[Value],
+    mode: FakeTensorMode,
+    dtype: torch.dtype | None = None,
+) -> Outline | None:
+    """The outline of a stage for these values, which are fake."""
+    if any(_is_watched(module) for module in stage.modules()):
+        return None
+    try:
+        known = {id(weight): _fake(weight, mode, dtype) for weight in stage.parameters()}
+        buffers = {id(buffer): _fake(buffer, mode, None) for buffer in stage.buffers()}
+        twin = copy.deepcopy(stage, {**known, **buffers})
+        given = [value.with_leaves(_copied(v, dtype) for v in value.leaves) for value in values]
+        result = Value.of(called(twin, given), "what it returns")
+    except Exception as error:
+        if is_misfit(error):
+            raise Misfit(str(error)) from error
+        return None
+    if not all(isinstance(leaf, FakeTensor) for leaf in result.leaves):
+        return None
+    after = dict(twin.named_buffers())
+    changed = [
+        name
+        for name, buffer in stage.named_buffers()
+        if after.get(name) is not buffers[id(buffer)] or after[name]._version
+    ]
+    is_changing = any(leaf._version for value in given for leaf in value.leaves)
+    return Outline(result, is_changing, tuple(changed))
+
+
+def _is_watched(module: nn.Module) -> bool:
+    """Whether somebody else would notice a forward."""
+    hooks = [*module._forward_hooks.values(), *module._forward_pre_hooks.values()]
+    return any(not isinstance(getattr(hook, "__self__", None), Keyed) for hook in hooks)
+
+
+def faked(value: Value, mode: FakeTensorMode) -> Value:
+    return value.with_leaves(_fake(leaf, mode, None) for leaf in value.leaves)
+
+
+def _fake(value: Tensor, mode: FakeTensorMode, dtype: torch.dtype | None) -> Tensor:
+    made = torch.empty(
+        value.shape,
+        dtype=dtype if dtype and value.is_floating_point() else value.dtype,
+        device=value.device,
+    )
+    return nn.Parameter(made, requires_grad=False) if isinstance(value, nn.Parameter) else made
+
+
+def _copied(value: Tensor, dtype: torch.dtype | None) -> Tensor:
+    return torch.empty_like(value, dtype=dtype if dtype and value.is_floating_point() else None)
+
+
+def is_misfit(error: Exception) -> bool:
+    kinds = (RuntimeError, ValueError, IndexError, TypeError)
+    text = str(error)
+    return isinstance(error, kinds) and bool(MISFIT.search(text)) and not UNSUITED.search(text)

@@ -1,0 +1,239 @@
+"""Values: what passes between stages, a tree of tensors of any structure.
+
+    {"x": tensor, "lengths": (tensor, None)}    leaves: two tensors
+                                                structure: where they stand, and the rest
+
+Tensors travel; the structure travels with them unless it is plain: one tensor, or a tuple of two
+or more.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from operator import attrgetter
+from typing import Any, NamedTuple, TypeAlias
+
+import torch
+from torch import Tensor
+
+from weft.errors import InputError
+
+Constant: TypeAlias = bool | int | float | str | None
+TYPES = (
+    "only tensors, numbers, text, None, and tuples, lists, dicts and dataclasses of these pass"
+    " between stages"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Structure:
+    """How leaves make up a value.
+
+    A tensor's place has no kind and no children; a constant is in `keys`.
+    """
+
+    kind: type | None = None
+    keys: tuple[Any, ...] = ()
+    children: tuple[Structure, ...] = ()
+
+    @property
+    def leaves(self) -> int:
+        if self.kind is None:
+            return 1
+        return sum(child.leaves for child in self.children)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the number of leaves says it all."""
+        return self == plain(self.leaves)
+
+
+TENSOR = Structure()
+
+
+@lru_cache(maxsize=64)
+def plain(leaves: int) -> Structure:
+    """A tensor, or a tuple of several."""
+    return TENSOR if leaves == 1 else Structure(tuple, (), (TENSOR,) * leaves)
+
+
+class Value(NamedTuple):
+    """The tensors of a value, and its structure."""
+
+    leaves: tuple[Tensor, ...]
+    structure: Structure
+
+    @classmethod
+    def of(cls, tree: Any, what: str) -> Value:
+        """Take a tree apart; `what` it is, should it not be one."""
+        if isinstance(tree, Tensor):
+            return cls((tree,), TENSOR)
+        leaves: list[Tensor] = []
+        structure = _structure(tree, leaves, what, "")
+        return cls(tuple(leaves), structure)
+
+    @property
+    def tree(self) -> Any:
+        """The value as a module sees it."""
+        if self.structure is TENSOR:
+            return self.leaves[0]
+        return _tree(self.structure, iter(self.leaves))
+
+    @property
+    def arguments(self) -> tuple[Any, ...]:
+        """The value as arguments: a tuple is spread."""
+        tree = self.tree
+        return tree if type(tree) is tuple else (tree,)
+
+    def with_leaves(self, leaves: Iterable[Tensor]) -> Value:
+        return Value(tuple(leaves), self.structure)
+
+    def to(self, device: torch.device) -> Value:
+        return self.with_leaves(leaf.to(device) for leaf in self.leaves)
+
+    def cloned(self) -> Value:
+        return self.with_leaves(leaf.clone() for leaf in self.leaves)
+
+    def named(self) -> list[tuple[str, Tensor]]:
+        """The leaves by where they stand."""
+        return list(zip(_places(self.structure, ""), self.leaves, strict=True))
+
+    def packed(self) -> list[Tensor | Structure]:
+        """What travels."""
+        return [*self.leaves] if self.structure.is_plain else [*self.leaves, self.structure]
+
+    @classmethod
+    def unpacked(cls, content: Sequence[Any]) -> Value:
+        if content and isinstance(content[-1], Structure):
+            return cls(tuple(content[:-1]), content[-1])
+        return cls(tuple(content), plain(len(content)))
+
+
+def _structure(tree: Any, leaves: list[Tensor], what: str, place: str) -> Structure:
+    if isinstance(tree, Tensor):
+        leaves.append(tree)
+        return TENSOR
+    if tree is None or type(tree) in (bool, int, float, str):
+        return Structure(type(tree), (tree,))
+    keys, children = _opened(tree, what, place)
+    names = keys or range(len(children))
+    return Structure(
+        type(tree),
+        keys,
+        tuple(
+            _structure(child, leaves, what, f"{place}[{name!r}]")
+            for name, child in zip(names, children, strict=True)
+        ),
+    )
+
+
+def _opened(tree: Any, what: str, place: str) -> tuple[tuple[Any, ...], Sequence[Any]]:
+    """The keys of a node, if it has any, and what stands there."""
+    if isinstance(tree, tuple | list):
+        return (), list(tree)
+    if dataclasses.is_dataclass(tree) and not isinstance(tree, type):
+        names = tuple(field.name for field in dataclasses.fields(tree))
+        return names, [getattr(tree, name) for name in names]
+    if isinstance(tree, Mapping) and all(type(key) in (bool, int, str) for key in tree):
+        return tuple(tree), list(tree.values())
+    where = f" at {place}" if place else ""
+    raise InputError(f"{what} has a {type(tree).__name__}{where}; {TYPES}")
+
+
+def _tree(structure: Structure, leaves: Any) -> Any:
+    kind, keys = structure.kind, structure.keys
+    if kind is None:
+        return next(leaves)
+    if not structure.children and keys:
+        return keys[0]
+    children = [_tree(child, leaves) for child in structure.children]
+    if kind is tuple or kind is list:
+        return kind(children)
+    if issubclass(kind, tuple):
+        is_named = hasattr(kind, "_fields")
+        return kind(*children) if is_named else kind(children)
+    if dataclasses.is_dataclass(kind):
+        return _data(kind, dict(zip(keys, children, strict=True)))
+    made: Any = kind(children) if issubclass(kind, list) else kind()
+    if not issubclass(kind, list):
+        made.update(zip(keys, children, strict=True))
+    return made
+
+
+def _data(kind: type, fields: dict[str, Any]) -> Any:
+    """A dataclass again; one that is a mapping as well fills that by its constructor."""
+    if issubclass(kind, Mapping):
+        return kind(**fields)
+    made = object.__new__(kind)
+    for name, value in fields.items():
+        object.__setattr__(made, name, value)
+    return made
+
+
+def _places(structure: Structure, place: str) -> list[str]:
+    if structure.kind is None:
+        return [place]
+    names = structure.keys or range(len(structure.children))
+    pairs = zip(names, structure.children, strict=False)
+    return [found for name, child in pairs for found in _places(child, f"{place}[{name!r}]")]
+
+
+# As bytes, for other ranks.
+
+
+@lru_cache(maxsize=256)
+def written(structure: Structure) -> bytes:
+    return json.dumps(_described(structure)).encode()
+
+
+@lru_cache(maxsize=256)
+def read(content: bytes) -> Structure:
+    return _found(json.loads(content))
+
+
+def _described(structure: Structure) -> Any:
+    if structure.kind is None:
+        return 0
+    kind = f"{structure.kind.__module__}:{structure.kind.__qualname__}"
+    if structure.kind is not type(None) and _kind(kind) is not structure.kind:
+        raise InputError(
+            f"{structure.kind.__qualname__} travels between ranks: define it at the top of a module"
+        )
+    return [kind, structure.keys, [_described(child) for child in structure.children]]
+
+
+def _found(described: Any) -> Structure:
+    if described == 0:
+        return TENSOR
+    kind, keys, children = described
+    return Structure(_kind(kind), tuple(keys), tuple(map(_found, children)))
+
+
+def _kind(name: str) -> type:
+    """A type by its name, from a module that is loaded."""
+    module, qualified = name.split(":")
+    if name == "builtins:NoneType":
+        return type(None)
+    try:
+        found = attrgetter(qualified)(sys.modules[module])
+    except (AttributeError, KeyError):
+        found = None
+    if not isinstance(found, type):
+        raise InputError(f"{qualified} of {module} is not known here; {TYPES}")
+    return found
+
+
+def contiguous(value: Tensor) -> Tensor:
+    """A value without its history, laid out as it travels: the same in one process and in many."""
+    found = value.detach()
+    return found if found.is_contiguous() else found.contiguous()
+
+
+def learns(value: Tensor) -> bool:
+    """Whether a value can have a gradient."""
+    return value.is_floating_point() or value.is_complex()

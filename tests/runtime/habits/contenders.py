@@ -7,7 +7,7 @@ torch shares with Weft only the definition of what is drawn.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Any, TypeAlias
@@ -24,7 +24,7 @@ from weft import runtime
 from weft.ir.graph import Graph
 from weft.runtime import Delayed, Pipeline, Reference
 from weft.runtime.delayed import versions_of
-from weft.runtime.randomness import Draw, keyed
+from weft.runtime.randomness import Draw, Drawn, keyed
 
 SEED = 3
 
@@ -204,7 +204,7 @@ def plain(case: Case) -> Trace:
 def _trained(case: Case, whole: nn.Module, draw: Draw, number: int) -> list[Tensor]:
     losses = []
     for drawn, loss in _losses(case, whole, draw, number):
-        with backward(draw, drawn):
+        with draw.backward(drawn):
             loss.backward()  # type: ignore[no-untyped-call]
         losses.append(loss.detach().reshape(()))
     return losses
@@ -220,7 +220,9 @@ def _evaluated(case: Case, whole: nn.Module, draw: Draw, number: int) -> list[Te
     return losses
 
 
-def _losses(case: Case, whole: nn.Module, draw: Draw, number: int) -> Iterator[tuple[Any, Tensor]]:
+def _losses(
+    case: Case, whole: nn.Module, draw: Draw, number: int
+) -> Iterator[tuple[Drawn, Tensor]]:
     """What each microbatch drew, and its weighted loss; one's graph is gone before the next."""
     count, loss = case.microbatches, case.loss()
     batch, target = case.batch(number)
@@ -228,9 +230,9 @@ def _losses(case: Case, whole: nn.Module, draw: Draw, number: int) -> Iterator[t
     shares = case.weights or [1 / count] * count
     for microbatch in range(count):
         wanted = targets[microbatch]
-        with forward(draw, microbatch) as drawn:
+        with draw.forward(microbatch) as drawn:
             output = whole(inputs[microbatch])
-            with losing(draw):
+            with draw.loss():
                 found = loss(output, *(wanted if isinstance(wanted, tuple) else (wanted,)))
         yield drawn, found * shares[microbatch]
 
@@ -254,24 +256,6 @@ def _update(
     if optimizer is not None:
         optimizer.step()
         optimizer.zero_grad()
-
-
-@contextmanager
-def forward(draw: Any, microbatch: int) -> Iterator[Any]:
-    if not hasattr(draw, "forward"):
-        draw.microbatch = microbatch
-        yield None
-        return
-    with draw.forward(microbatch) as drawn:
-        yield drawn
-
-
-def losing(draw: Any) -> Any:
-    return draw.loss() if hasattr(draw, "loss") else nullcontext()
-
-
-def backward(draw: Any, drawn: Any) -> Any:
-    return draw.backward(drawn) if hasattr(draw, "backward") else nullcontext()
 
 
 # Weft

@@ -8,6 +8,7 @@ from tests.runtime.habits.grammar import Layer
 LINE = Layer("Linear")
 ONE_STEP = Training(steps=("update",))
 GRADIENTS = Training("none", steps=("update",))
+FLOW = Plan("pipedream", devices=1, microbatches=1)
 
 
 def _chain(*layers: Layer | str, is_split: bool = False, **others: str) -> Model:
@@ -63,6 +64,20 @@ WITNESSES: dict[str, Case] = {
     "one module twice in an asynchronous stage": Case(
         Model((LINE, Layer("Linear", same_as=0)), (2,), is_split=False),
         Plan("pipedream-2bw", devices=1, microbatches=1),
+    ),
+    "one module with a masked weight in two stages": Case(
+        _chain("Pruned", Layer("Pruned", same_as=0)), _gpipe(2), ONE_STEP
+    ),
+    "one module that counts in two stages": Case(
+        _chain("Tallied", Layer("Tallied", same_as=0)), _gpipe(2), ONE_STEP
+    ),
+    "a module that counts, in two copies": Case(
+        _chain("Linear", "Tallied"), Plan("dualpipe", devices=2, microbatches=4), ONE_STEP
+    ),
+    "one module several times in a stage and in another": Case(
+        Model((LINE, Layer("Linear", same_as=0), Layer("Linear", same_as=0)), (1, 2), False),
+        _gpipe(2),
+        Training("none", steps=("update",)),
     ),
     "a tied weight that one end bounds": Case(
         _chain("Clamped", Layer("Linear", tied_to=0)), _gpipe(2), ONE_STEP
@@ -146,6 +161,21 @@ WITNESSES: dict[str, Case] = {
     ),
     "a layer called with a keyword and a split backward": _split("Keyword", "Linear"),
     "vmap and a split backward": _split("Mapped", "Linear"),
+    "in place on a value that another stage reads": Case(
+        Model((LINE, Layer("Zeroed"), LINE, LINE), (1,) * 4, is_split=False),
+        Plan("1f1b", devices=1, microbatches=1, graph="skip"),
+        ONE_STEP,
+    ),
+    "attention in evaluation mode, recomputed": Case(
+        _chain(Layer("Attention", is_evaluating=True), "Linear"),
+        _gpipe(2, "recompute"),
+        GRADIENTS,
+    ),
+    "a backward hook behind what does not learn": Case(
+        _chain(Layer("Linear", is_frozen=True), Layer("BackwardPreHook", is_frozen=True), "Linear"),
+        _gpipe(3),
+        ONE_STEP,
+    ),
     "in place behind a layer and a split backward": Case(
         Model((LINE, Layer("ReLUInPlace"), LINE), (2, 1), is_split=False),
         _gpipe(2, "split"),
@@ -153,6 +183,29 @@ WITNESSES: dict[str, Case] = {
     ),
     "a weight made by a hook and a split backward": _split("SpectralHook", "Linear"),
     "a weight masked by a hook and a split backward": _split("PrunedWithoutBias", "Linear"),
+    # asynchronous
+    "a weight's hook, asynchronous": Case(_chain("WeightHook"), FLOW, ONE_STEP),
+    "a hook after accumulation, asynchronous": Case(_chain("AccumulateHook"), FLOW, ONE_STEP),
+    "a weight that is bounded, asynchronous": Case(_chain("Clamped"), FLOW, ONE_STEP),
+    "a reentrant checkpoint, asynchronous": Case(
+        Model((LINE, Layer("CheckpointedReentrant")), (2,)), FLOW, ONE_STEP
+    ),
+    "a norm of stages that do not learn, asynchronous": Case(
+        Model((LINE, Layer("Linear", is_frozen=True), Layer("Linear", same_as=1)), (2, 1)),
+        Plan("pipedream", devices=2, microbatches=1),
+        Training(clip=0.5, steps=("update",) * 3),
+    ),
+    "a tied weight without gradient, asynchronous": Case(
+        _chain("LayerDrop", Layer("Overwritten", tied_to=0), is_split=True),
+        Plan("pipedream", devices=2, microbatches=1),
+        ONE_STEP,
+    ),
+    "a stage without weights, recomputed and asynchronous": Case(
+        _chain("Identity", "Linear"),
+        Plan("naive-async", devices=2, microbatches=1, passes=("recompute",)),
+        ONE_STEP,
+    ),
+    # losses
     "a loss of one element": Case(
         _chain("Linear", "Linear", loss="one element"), _gpipe(2), ONE_STEP
     ),

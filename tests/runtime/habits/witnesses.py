@@ -57,8 +57,8 @@ WITNESSES: dict[str, Case] = {
         Plan("zbv", devices=2, microbatches=4, stages_per_device=2),
     ),
     "one module that draws in two stages": Case(
-        Model((Layer("Noise"), Layer("Noise", same_as=0), LINE), (1, 2), is_split=False),
-        _gpipe(2),
+        _chain("Linear", "FunctionalDropout", Layer("FunctionalDropout", same_as=1), is_split=True),
+        _gpipe(3),
         ONE_STEP,
     ),
     "one module twice in an asynchronous stage": Case(

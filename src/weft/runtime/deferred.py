@@ -66,9 +66,10 @@ class Layer:
 
     def is_deferrable(self, value: Tensor) -> bool:
         """Whether its weights' gradients can come later, and something learns by them."""
-        weights = self.weights
+        weights, is_linear = self.weights, type(self.module) is nn.Linear
         return (
-            value.dim() >= 2
+            value.dim() >= 1
+            and (not is_linear or _has_own_weights(self.module))
             and not value.is_complex()
             and any(weight.requires_grad for weight in weights)
             and not any(weight._backward_hooks for weight in weights)
@@ -76,18 +77,28 @@ class Layer:
         )
 
 
+def _has_own_weights(layer: nn.Module) -> bool:
+    """Whether a linear layer's weights are its parameters; older weight norms make them anew."""
+    return layer._parameters.keys() == {"weight", "bias"} and not layer._modules
+
+
 def _linear_input_grad(layer: nn.Linear, value: Tensor, gradient: Tensor) -> Tensor:
     weight = layer.weight.to(gradient.dtype)  # another one only under autocast
-    return (gradient.flatten(0, -2) @ weight).view_as(value).to(value.dtype)
+    return (_flat(gradient) @ weight).view_as(value).to(value.dtype)
 
 
 def _linear_weight_grad(layer: nn.Linear, value: Tensor, gradient: Tensor) -> Grads:
-    flat = gradient.flatten(0, -2)
+    flat = _flat(gradient)
     weight, *bias = (parameter.requires_grad for parameter in layer.parameters())
     return (
-        flat.t() @ value.flatten(0, -2).to(flat.dtype) if weight else None,
+        flat.t() @ _flat(value).to(flat.dtype) if weight else None,
         flat.sum(0) if any(bias) else None,
     )
+
+
+def _flat(value: Tensor) -> Tensor:
+    """All rows of a value."""
+    return value.flatten(0, -2) if value.dim() > 1 else value.unsqueeze(0)
 
 
 @dataclass(slots=True)
@@ -200,7 +211,9 @@ class _Deferred(torch.autograd.Function):
     def forward(context: Any, value: Tensor, _anchor: Tensor, layer: Layer, tape: Tape) -> Tensor:
         context.save_for_backward(value)
         context.layer, context.tape = layer, tape
-        return layer.forward(value)
+        out = layer.forward(value)
+        plain: Tensor = torch.ops.aten._unsafe_view(out, out.shape)  # which may be changed in place
+        return plain
 
     @staticmethod
     def backward(context: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:

@@ -26,6 +26,7 @@ from weft.errors import InputError, NonfiniteError
 from weft.ir.kinds import Kind
 from weft.ir.program import Program
 from weft.runtime.batch import Data, cut, weights_of
+from weft.runtime.deferred import hooked
 from weft.runtime.randomness import Draw, Drawing, Drawn
 from weft.runtime.reference import copied, handed, without_autocast
 from weft.runtime.split import called, names_of
@@ -238,13 +239,14 @@ class Delayed:
         self, loss: Tensor, used: dict[Use, Tensor], sums: dict[Use, Tensor]
     ) -> None:
         learning = [use for use, weight in used.items() if weight.requires_grad]
-        leaves = [used[use] for use in learning]
-        grads: Sequence[Tensor | None] = torch.autograd.grad(loss, leaves, allow_unused=True)
-        for use, grad in zip(learning, grads, strict=True):
-            self._add(use, grad, sums)
+        if loss.requires_grad:
+            loss.backward()  # type: ignore[no-untyped-call]
+        for use in learning:
+            self._add(use, used[use].grad, sums)
 
     def _add(self, use: Use, grad: Tensor | None, sums: dict[Use, Tensor]) -> None:
         if grad is not None:
+            grad = hooked(use.weight, grad)
             sums[use] = sums[use] + grad if use in sums else grad.to(use.weight.dtype)
 
     @contextmanager

@@ -49,7 +49,16 @@ class Flushing:
             self._clear()  # of gradients to which some microbatches were added
             raise
         self._piled.append(result)
+        if not is_updated and not self._is_updating:
+            return self._given_back(result)
         return self._updated(result, number) if is_updated else result
+
+    def _given_back(self, result: Result) -> Result:
+        """Without an optimizer, every step's gradients are the user's at once."""
+        self._gradients.sum_copies()
+        self._add_before()
+        self._piled.clear()
+        return result
 
     def _updated(self, result: Result, number: int) -> Result:
         """Sum over copies, clip, step every stage's optimizer, and start from no gradients."""

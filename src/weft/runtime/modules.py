@@ -117,7 +117,12 @@ def _with_own(module: nn.Module, shared: set[int], known: dict[int, nn.Module]) 
 
 
 def _twin(module: nn.Module) -> nn.Module:
-    """A copy of a module alone: the same weights, buffers of its own, the same children."""
-    weights = {id(weight): weight for weight in module.parameters()}
-    children = {id(child): child for child in module.modules() if child is not module}
-    return copy.deepcopy(module, {**weights, **children})
+    """A copy of a module alone: the same weights and children, buffers of its own."""
+    twin = copy.copy(module)
+    for name, value in vars(module).items():
+        if isinstance(value, dict):
+            vars(twin)[name] = copy.copy(value)
+    for name, buffer in module._buffers.items():
+        if buffer is not None:
+            twin._buffers[name] = buffer.clone()
+    return twin

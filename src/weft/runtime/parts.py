@@ -195,7 +195,6 @@ class Tie:
         return Message(number, Direction.BOTH, (turn * ends + one) * ends + other)
 
     def send(self, update: int, grad: Tensor | None) -> None:
-        assert grad is not None  # a tied weight is used at both ends
         for send in self._sends[update % AHEAD]:
             send([grad])
 
@@ -206,13 +205,13 @@ class Tie:
             for by, message, _ in self._receives[update % AHEAD].values()
         )
 
-    def total(self, update: int, grad: Tensor | None) -> Tensor:
-        """The sum over all ends, in the order of their stages."""
+    def total(self, update: int, grad: Tensor | None) -> Tensor | None:
+        """The sum over all ends, in the order of their stages, of those that have one."""
         parts = {self._index: grad}
         for other, (_, _, receive) in self._receives[update % AHEAD].items():
             (parts[other],) = receive()
-        found = [parts[index] for index in sorted(parts)]
-        return reduce(torch.add, (part for part in found if part is not None))
+        found = [part for _, part in sorted(parts.items()) if part is not None]
+        return reduce(torch.add, found) if found else None
 
 
 def _clip(grads: Grads, norm: Tensor, most: float) -> None:

@@ -275,20 +275,29 @@ class Pipeline:
     def _stage(self, index: int, module: nn.Module) -> Stage:
         actions = self._program.actions
         kinds = actions.kind[actions.stage == index]
-        return Stage(
+        made = Stage(
             module,
             self._draw,
             is_first=not self._program.graph.predecessors[index],
             is_split=bool((kinds == Kind.I).any()),
             index=index,
         )
+        graph = self._program.graph
+        sources = graph.predecessors[index]
+        made.has_inputs_alone = (
+            all(len(graph.successors[source]) == 1 for source in sources)
+            if sources
+            else sum(not before for before in graph.predecessors) == 1
+        )
+        return made
 
     def _buffer_rule(self, stage: int, *, is_asynchronous: bool) -> str | None:
         """Why the forwards of a stage may change no buffer, where that is so."""
         if len(self._program.placement.pipes) > 1:
             return (
-                f"{self._program.name} keeps several copies of each stage, whose buffers would"
-                f" differ. Use a schedule with one pipe, or a norm without running statistics"
+                f"{self._program.name} keeps several copies of each stage, which would differ. Use"
+                f" a schedule with one pipe, or a stage that keeps nothing from forward to forward,"
+                f" such as a norm without running statistics"
             )
         if stage in self._shared:
             return (
@@ -300,7 +309,8 @@ class Pipeline:
         if (np.diff(actions.microbatch[rows]) < 0).any() and not is_asynchronous:
             return (
                 f"{self._program.name} runs the microbatches of this stage out of order, on which"
-                f" the buffer depends. Use another schedule, or a norm without running statistics"
+                f" that depends. Use another schedule, or a stage that keeps nothing from forward"
+                f" to forward, such as a norm without running statistics"
             )
         return None
 

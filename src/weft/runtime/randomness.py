@@ -30,6 +30,7 @@ import torch
 from torch import nn
 
 from weft.errors import InputError
+from weft.runtime.split import Slice
 
 DRAWING = (  # of torch's own modules; of all others none draws
     nn.modules.dropout._DropoutNd,
@@ -155,7 +156,8 @@ class Keyed:
     """A module that may draw: entered and left with its key."""
 
     def __init__(self, module: nn.Module, draw: Draw, names: list[str]) -> None:
-        self._module, self._draw, self._names = module, draw, names
+        self._module, self._draw, self.names = module, draw, names
+        self._callers: dict[str, list[str]] = {}
         self._own: list[tuple[str, torch.Generator]] = []
 
     def __deepcopy__(self, memo: dict[int, object]) -> Keyed:
@@ -163,13 +165,13 @@ class Keyed:
 
     def names_under(self, name: str) -> list[str]:
         """Under which names another module may call this one."""
-        if len(self._names) == 1:
-            return self._names
-        found = [one for one in self._names if not name or one.startswith(f"{name}.")]
-        return found or self._names
+        return self._callers.get(name, self.names)
 
-    def look(self) -> None:
-        """See which generators the module has for itself."""
+    def look(self, known: set[str]) -> None:
+        """See who may call the module, of all that are known, and which generators it has."""
+        self._callers = {}
+        for name in self.names:
+            self._callers.setdefault(_caller(name, known), []).append(name)
         values = vars(self._module).items()
         self._own = [(name, value) for name, value in values if isinstance(value, torch.Generator)]
 
@@ -244,8 +246,9 @@ class Drawing:
         for key, module in self._modules.items():
             if key not in self._keyed and (module._forward_hooks or module._forward_pre_hooks):
                 self._attach(module)
+        known = {name for one in self._keyed.values() for name in one.names}
         for one in self._keyed.values():
-            one.look()
+            one.look(known)
 
     def _attach(self, module: nn.Module) -> None:
         made = self._keyed[id(module)] = Keyed(module, self._draw, self._names[id(module)])
@@ -262,8 +265,17 @@ def _names(stages: Sequence[tuple[str, nn.Module]]) -> dict[int, list[str]]:
     names: dict[int, list[str]] = {}
     for prefix, stage in stages:
         for name, child in stage.named_modules(prefix=prefix, remove_duplicate=False):
-            names.setdefault(id(child), []).append(name.replace("._orig_mod", ""))
+            names.setdefault(id(child), []).append(_name(name, child))
     return names
+
+
+def _name(name: str, module: nn.Module) -> str:
+    """What a module is called, though it be compiled; a slice by the layers that it has."""
+    inner = module._modules.get("_orig_mod")
+    if isinstance(inner, Slice):
+        first, *_, last = [*inner._modules, *inner._modules]
+        return f"{first}-{last}"
+    return name.replace("._orig_mod", "")
 
 
 def entered(module: nn.Module, seen: set[int] | None = None) -> Iterator[nn.Module]:
@@ -284,8 +296,17 @@ def is_compiled(module: nn.Module) -> bool:
     return is_whole or module._compiled_call_impl is not None
 
 
+def _caller(name: str, known: set[str]) -> str:
+    """The innermost of the known modules that a module is part of."""
+    while name:
+        name = name.rpartition(".")[0]
+        if name in known:
+            return name
+    return ""
+
+
 def _may_draw(module: nn.Module) -> bool:
-    is_torchs = type(module).__module__.startswith("torch.nn.modules.")
+    is_torchs = type(module).__module__.startswith("torch.nn.modules.") or type(module) is Slice
     return (
         not is_torchs
         or isinstance(module, DRAWING)

@@ -107,6 +107,8 @@ class Reference:
         self._add_up(gradients)
         if update:
             self._update()
+        elif self._optimizer is None:
+            self._sums.clear()  # what was added is the user's
         self._draw.step += 1
         return torch.stack(losses).sum()
 
@@ -162,10 +164,10 @@ class Reference:
 
     def _update(self) -> None:
         self._sums.clear()
-        if self._optimizer is None:
-            return
         if self._clip is not None:
             nn.utils.clip_grad_norm_(self._weights, self._clip, foreach=False)
+        if self._optimizer is None:
+            return
         self._optimizer.step()
         self._optimizer.zero_grad()
 

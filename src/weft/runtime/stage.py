@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd import Variable
 
-from weft.errors import WeftError
+from weft.errors import InputError, WeftError
 from weft.runtime.buffers import Buffers, Snapshot
 from weft.runtime.deferred import Recorder, Tape, apart
 from weft.runtime.graphs import Graphs
@@ -77,17 +77,17 @@ class Stage:
         self.stashes: Sequence[Stash] = ()
         self.versions: Versions = ()
         self.is_stashing = True
-        self.changes_inputs = False
+        self.changes_inputs, self.has_inputs_alone = False, True
         self.dtype: torch.dtype | None = None  # of values, where that is not the data's
         self._device = next((p.device for p in module.parameters()), torch.device("cpu"))
 
-    def begin(self, keep_buffers: str | None = None) -> None:
+    def begin(self, rule: str | None = None) -> None:
         """Look at what may have changed since the last step.
 
-        `keep_buffers` is why no forward may change a buffer.
+        The rule says why no forward may change what the stage keeps, where that is so.
         """
         self._drawing.look()
-        self._buffers.begin(keep_buffers)
+        self._buffers.begin(rule, has_versions=bool(self.stashes))
 
     def forward(
         self,
@@ -231,6 +231,12 @@ class Stage:
                 grads.append(self._here(grad))
         return roots, grads
 
+    def _marks(self, microbatch: int, weights: dict[str, Tensor]) -> list[object]:
+        """By which to see that weights have changed, if only in their data."""
+        step, _ = self._draw.place(microbatch)
+        prints = [_print(weight) for weight in weights.values()] if step < WATCHED else []
+        return [[weight._version for weight in weights.values()], prints]
+
     def _prints(self, microbatch: int, value: Value) -> Sequence[float]:
         step, _ = self._draw.place(microbatch)
         if step >= WATCHED or (self.stashes and not self.is_stashing):
@@ -251,10 +257,16 @@ class Stage:
         self, microbatch: int, saved: Saved, buffers: dict[str, Tensor] | None = None
     ) -> Value:
         """A forward whose graph is kept for the backward."""
-        swap = {**self._leaves(saved), **(buffers or {})}
+        weights = self._leaves(saved)
+        swap, before = {**weights, **(buffers or {})}, self._marks(microbatch, weights)
         is_following = bool(self.stashes) and not self.is_stashing
         with following(self.stashes) if is_following else nullcontext():
             value = self._run(microbatch, saved, swap)
+        if before != self._marks(microbatch, weights):
+            raise InputError(
+                f"stage {self.index} changes a weight in its forward, of which this program keeps"
+                f" several versions; use a schedule that flushes"
+            )
         self._graphs.check(value.leaves, self._known(saved, swap))
         return value
 
@@ -274,9 +286,20 @@ class Stage:
                 if self.loss is not None:
                     with self._draw.loss():
                         out = self.loss(out, microbatch)
+            self._check_inputs(given)
             return Value.of(out, f"what stage {self.index} returns")
         finally:
             self._recorder.tape = None
+
+    def _check_inputs(self, given: Sequence[Value]) -> None:
+        """Refuse a change that the other readers of a value might see, or not."""
+        if self.has_inputs_alone or not self.changes_inputs:
+            return
+        if any(leaf._version for value in given for leaf in value.leaves):
+            raise InputError(
+                f"stage {self.index} changes its input in place, which another stage reads too;"
+                f" let it change a copy (.clone())"
+            )
 
     def _going_forward(self, microbatch: int) -> Any:
         """Where a forward runs: what it draws is keyed."""

@@ -144,11 +144,11 @@ def _model(random: Random, plan: Plan) -> Model:
 def _layer(random: Random, habits: Sequence[str], before: Sequence[Layer]) -> Layer:
     form = random.choice([*FORMS]) if _happens(random, 0.3) else "tensor"
     own = [index for index, one in enumerate(before) if _is_own(one)]
-    if own and _happens(random, 0.08):
+    if own and _happens(random, 0.05):
         same = random.choice(own)
         return Layer(before[same].habit, form, same_as=same)
     habit = random.choice(habits if _happens(random, 0.6) else ORDINARY)
-    if HABITS[habit].is_rare and _happens(random, 0.8):
+    if HABITS[habit].is_rare and _happens(random, 0.9):
         habit = "Linear"
     tied = [index for index in own if before[index].habit in tieable()]
     is_tied = bool(tied) and habit in tieable() and _happens(random, 0.15)

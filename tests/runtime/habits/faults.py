@@ -282,12 +282,14 @@ FAULTS: dict[str, Fault] = {
 
 
 def found_after(fault: Fault) -> int | None:
-    """The number of the first case that shows it."""
-    with pytest.MonkeyPatch.context() as patch:
-        fault.put_back(patch)
-        for number in range(MOST):
-            if judge(drawn(number)).kind == "wrong":
-                return number + 1
+    """How many cases it takes until one shows it, which is right without it."""
+    for number in range(MOST):
+        case = drawn(number)
+        with pytest.MonkeyPatch.context() as patch:
+            fault.put_back(patch)
+            is_wrong = judge(case).kind == "wrong"
+        if is_wrong and judge(case).kind != "wrong":
+            return number + 1
     return None
 
 

@@ -44,17 +44,22 @@ class Verdict(NamedTuple):
 
 def judge(case: Case) -> Verdict:
     """In one process."""
+    wanted = None  # where what is drawn cannot be keyed, in plain torch neither
     try:
         wanted = plain(case)
+    except WeftError:
+        pass
     except Exception as error:
         return Verdict("void", (_text(error),))
-    if not all(_is_finite(value) for value in wanted.numbers.values()):
+    if wanted and not all(_is_finite(value) for value in wanted.numbers.values()):
         return Verdict("void", ("plain torch gives numbers that are not finite",))
     found = Trace()
     try:
         pipeline(case, found)
     except Exception as error:
         return failure(error, found)
+    if wanted is None:
+        return Verdict("wrong", ("not refused, although it draws what cannot be keyed",))
     return compared(case, found, wanted)
 
 

@@ -19,6 +19,7 @@ from tests.runtime.habits.case import Case
 from tests.runtime.habits.draws import drawn
 from tests.runtime.habits.judge import Verdict, judge
 from tests.runtime.habits.minimal import features, reduced
+from weft.schedules import REGISTRY
 
 CHUNK = 100
 
@@ -85,7 +86,16 @@ class Findings:
 
 def reason(verdict: Verdict) -> str:
     """Why, without the numbers and names of one case."""
-    return re.sub(r"\d[\d., ]*", "# ", (verdict.reasons or ("",))[0])[:120]
+    words = (verdict.reasons or ("",))[0].split()
+    schedules = {schedule.name for schedule in REGISTRY}
+    told = ["(schedule)" if word in schedules else _general(word) for word in words]
+    return re.sub(r"(… )+", "… ", " ".join(told))[:120]
+
+
+def _general(word: str) -> str:
+    """A word that says the same in every case."""
+    is_name = re.search(r"\d|[._]\w", word) or word.rstrip(";") in ("calls", "mean", "weight")
+    return "…" + word[-1:] * (word[-1:] in ";,:") if is_name else word
 
 
 def kind_of(verdict: Verdict) -> str:

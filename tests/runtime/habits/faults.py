@@ -15,8 +15,6 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 from torch import Tensor, nn
-from weft.runtime.buffers import Buffers
-from weft.runtime.values import Value
 
 from tests.runtime.habits.draws import drawn
 from tests.runtime.habits.judge import judge
@@ -24,12 +22,14 @@ from weft import runtime
 from weft.ir.kinds import Kind
 from weft.ir.program import Program
 from weft.runtime import bind, deferred, outline, pipeline, randomness, stage, steps
+from weft.runtime.buffers import Buffers
 from weft.runtime.deferred import Layer
 from weft.runtime.flushing import Flushing
 from weft.runtime.forms import StageForms
 from weft.runtime.pipeline import Pipeline
 from weft.runtime.randomness import Draw
 from weft.runtime.stage import Stage
+from weft.runtime.values import Value
 
 MOST = 1000  # cases
 

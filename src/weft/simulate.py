@@ -13,7 +13,7 @@ from weft.ir.earliest import Seconds, earliest
 from weft.ir.kinds import Stream
 from weft.ir.program import Program
 from weft.schedules import Schedule, Shape
-from weft.timeline import Timeline
+from weft.timeline import Bubble, Timeline
 
 MOST_STEADY_ACTIONS = 2_000_000
 
@@ -88,15 +88,47 @@ def settled_of(
     """What a schedule that does not flush settles into, however short the run asked for."""
     if not schedule.is_asynchronous:
         return None
-    program = schedule.program(shape.but(updates=2 * shape.devices + 2))
+    program = settling(schedule, shape)
     return steady(program, cost_of(program))
 
 
-def seconds_of_step(timeline: Timeline, shape: Shape, settled: Steady | None) -> float:
-    """Seconds for the microbatches of a step; without a flush, once settled."""
-    if settled is None:
-        return timeline.makespan
-    return settled.period * shape.microbatches / timeline.program.microbatches
+def settling(schedule: Schedule, shape: Shape) -> Program:
+    """A run of a schedule that does not flush, long enough to settle."""
+    return schedule.program(shape.but(updates=2 * shape.devices + 2))
+
+
+class Step(NamedTuple):
+    """What timelines are compared by: so many microbatches, once settled where nothing flushes.
+
+    A run of 32 updates and a step of 8 microbatches are told apart by their lengths alone; for
+    as many microbatches of each, the times are alike.
+    """
+
+    microbatches: int
+    settled: Steady | None = None
+
+    @classmethod
+    def of(cls, timeline: Timeline) -> Step:
+        """What the program itself calls a step."""
+        return cls(timeline.program.microbatches // timeline.program.parts)
+
+    def share(self, timeline: Timeline) -> float:
+        """Of all that a timeline does, how much belongs to a step."""
+        program = timeline.program
+        return self.microbatches * program.parts / (program.microbatches * program.steps)
+
+    def seconds(self, timeline: Timeline) -> float:
+        """Of a step; of a run that is not known to settle, on average."""
+        share = self.share(timeline)
+        if self.settled is None:
+            return timeline.makespan * share
+        return self.settled.period * timeline.program.steps * share
+
+    def bubble(self, timeline: Timeline) -> Bubble:
+        """Idle shares; once settled, no barrier ends a step."""
+        if self.settled is None:
+            return timeline.bubble
+        return Bubble(self.settled.bubble, self.settled.bubble)
 
 
 def _starts_by_repetition(program: Program, timeline: Timeline, repeats: int) -> Seconds:

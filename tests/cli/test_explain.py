@@ -46,6 +46,43 @@ def test_seconds_and_bytes_have_units() -> None:
     assert "equal work on all stages" in told.stdout
 
 
+SHORT = ("-d", "8", "-n", "64", "--model", "gpt-28.3b", "--microbatch-size", "4")
+
+
+def test_what_does_not_fit_gets_what_fits_for_an_answer() -> None:
+    words = ("explain", "1f1b", *SHORT, "--device", "a100")
+    better = weft_json(*words)["helps"]["better"]
+    assert set(better) == {"fastest that fits", "leanest"}
+    assert all(option["is_fitting"] for option in better.values())
+    told = weft(*words)
+    assert "As it is, it does not fit." in told.stdout
+    assert "kimi-k2 --recompute all fits, and takes 24.8% more time." in told.stdout
+    assert told.stderr == ""  # said once
+    assert "microbatches instead of" not in told.stdout
+
+
+def test_what_fits_is_ranked_first_by_compare_too() -> None:
+    words = (*SHORT, "--device", "a100")
+    best = weft_json("explain", "1f1b", *words)["helps"]["better"]["fastest that fits"]
+    rows = [row for row in weft_json("compare", *words)["rows"] if not any(row["staleness"])]
+    assert (best["name"], best["relief"]) == (rows[0]["name"], rows[0]["relief"])
+    assert best["seconds"] == pytest.approx(rows[0]["time"])
+
+
+def test_where_nothing_fits_it_says_what_is_left() -> None:
+    told = weft("explain", "1f1b", "-d", "4", "-n", "8", "--model", "gpt-28.3b", "--device", "a100")
+    assert "nothing else that was tried does" in told.stdout
+    assert "optimizer state alone are more than it has: take more devices" in told.stdout
+    large = ("-d", "4", "-n", "8", "--model", "gpt-14.6b", "--microbatch-size", "64")
+    assert "Take smaller microbatches" in weft("explain", "1f1b", *large, "--device", "a100").stdout
+
+
+def test_more_microbatches_that_do_not_fit_are_said_not_to() -> None:
+    words = ("gpipe", "-d", "8", "-n", "24", "--model", "gpt-6.2b", "--device", "a100")
+    told = weft("explain", *words).stdout
+    assert "and a device holds 86.15 instead of 49.5 GiB; that does not fit." in told
+
+
 def test_passes_apply_to_what_is_compared_too() -> None:
     plain, again = (
         weft_json("explain", "1f1b", *passes)["helps"]["better"]["fastest"]

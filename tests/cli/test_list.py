@@ -43,7 +43,9 @@ def test_json() -> None:
     every = weft_json("list")["schedules"]
     assert [schedule["name"] for schedule in every] == [schedule.name for schedule in REGISTRY]
     one = weft_json("list", "zbv")
-    assert one["stages_per_device"] == {"least": 2, "most": 2}
+    assert one["stages_per_device"] == {"least": 2, "most": 2, "default": 2}
+    looped = weft_json("list", "interleaved-1f1b")
+    assert looped["stages_per_device"] == {"least": 1, "most": None, "default": 2}
     assert one["claims"]["measure"] == "wall"
 
 

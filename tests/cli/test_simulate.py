@@ -103,7 +103,8 @@ def test_memory_beyond_a_capacity_is_a_warning_here_and_a_broken_rule_there(tmp_
         assert result.exit_code == 0
         assert result.stderr == (
             "weft: warning: gpipe needs more than the 3 bytes of memory that a device has:"
-            " device 0 by 1 bytes, device 1 by 1 bytes\n"
+            " device 0 by 1 bytes, device 1 by 1 bytes."
+            " `weft explain` says what fits.\n"
         )
     assert weft_json("simulate", *words)["memory"]["capacity"] == 3
     refused = weft("verify", *words)

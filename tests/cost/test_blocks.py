@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from weft.cost import MODELS, Transformer, active_parameters, blocks, flops, parameters
+from weft.cost import DEVICES, MODELS, Transformer, active_parameters, blocks, flops, parameters
 from weft.errors import InputError
 
 PARAMETERS = [
@@ -30,6 +30,34 @@ def test_parameters_are_those_published(row: tuple[str, float, float, float]) ->
     name, all_of_them, active, within = row
     assert parameters(MODELS[name]) == pytest.approx(all_of_them, rel=within)
     assert active_parameters(MODELS[name]) == pytest.approx(active, rel=within)
+
+
+# model, layers, heads, hidden, sequence, microbatch: arXiv 2401.10241, Table 3, and
+# arXiv 2104.04473, Table 1
+PUBLISHED = [
+    ("gpt-1.5b", 22, 24, 2304, 1024, 6),
+    ("gpt-6.2b", 30, 32, 4096, 1024, 3),
+    ("gpt-14.6b", 46, 40, 5120, 1024, 1),
+    ("gpt-28.3b", 62, 48, 6144, 1024, 1),
+    ("gpt-145.6b", 80, 96, 12288, 2048, 1),
+    ("gpt-529.6b", 105, 128, 20480, 2048, 1),
+    ("gpt-1008b", 128, 160, 25600, 2048, 1),
+]
+
+
+@pytest.mark.parametrize("row", PUBLISHED, ids=lambda row: row[0])
+def test_sizes_are_those_of_the_papers_tables(row: tuple[str, int, int, int, int, int]) -> None:
+    name, *sizes = row
+    fields = ("layers", "heads", "hidden", "sequence", "microbatch")
+    assert [getattr(MODELS[name], field) for field in fields] == sizes
+
+
+def test_what_no_document_says_is_called_an_assumption() -> None:
+    """Nothing is quoted from memory."""
+    sources = [preset.source for presets in (MODELS, DEVICES) for preset in presets.values()]
+    assert not any("recalled" in source for source in sources)
+    assert "is assumed" in MODELS["gpt-6.2b"].source
+    assert "assumed" in DEVICES["a100"].source
 
 
 @pytest.mark.parametrize("name", MODELS)

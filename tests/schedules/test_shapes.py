@@ -4,11 +4,21 @@ from __future__ import annotations
 
 import pytest
 
+from tests.cli.running import weft_json
 from weft.errors import InputError, ShapeError, UnknownSchedule
 from weft.ir.graph import Graph, Stage
 from weft.ir.placement import Placement
-from weft.schedules import REGISTRY, Shape, chimera, dualpipe, interleaved_1f1b, one_f_one_b
+from weft.schedules import (
+    REGISTRY,
+    Schedule,
+    Shape,
+    chimera,
+    dualpipe,
+    interleaved_1f1b,
+    one_f_one_b,
+)
 from weft.simulate import simulate
+from weft.web.requests import read_request
 
 
 @pytest.mark.parametrize(
@@ -106,3 +116,19 @@ def test_stages_that_share_a_device_are_merged(name: str, variant: str) -> None:
     timeline = simulate(program)
     busiest = timeline.device_work.max()
     assert timeline.makespan <= 1.35 * busiest
+
+
+@pytest.mark.parametrize("schedule", list(REGISTRY), ids=lambda schedule: schedule.name)
+def test_stages_on_a_device_have_one_default(schedule: Schedule) -> None:
+    """In Python, `draw`, `simulate`, `compare` and the live page: two for what loops."""
+    usual = schedule.stages_for()
+    assert usual == (2 if schedule.stages_per_device[1] is None else schedule.stages_per_device[0])
+    sizes = {"devices": 4, "microbatches": 8}
+    stages = {
+        "Python": schedule(**sizes).stages,
+        "simulate": weft_json("simulate", schedule.name, "-d", "4", "-n", "8")["stages"],
+        "compare": weft_json("compare", schedule.name, "-d", "4", "-n", "8")["rows"][0]["stages"],
+        "explain": weft_json("explain", schedule.name, "-d", "4", "-n", "8")["stages"],
+        "page": read_request({"schedule": schedule.name, **sizes}).shape.stages,
+    }
+    assert stages == dict.fromkeys(stages, 4 * usual)

@@ -217,3 +217,41 @@ def test_a_bad_file_dropped_live(page: Page) -> None:
     drop(page, "x.txt", "device 0: nonsense")
     assert "x.txt" in words(page, "#message")
     assert page.run("weft.timelines.length") == 1
+
+
+def test_a_schedule_out_of_the_address_has_its_usual_stages(browser: Browser, live: Server) -> None:
+    page = browser.page()
+    page.open(f'{live.address}#live={{"chosen":[{{"schedule":"interleaved-1f1b"}}]}}')
+    page.until("weft.timelines.length")
+    assert "8 stages" in page.run("weft.timelines[0].title")
+
+
+def test_what_would_help_is_asked_again_where_it_was_asked_meanwhile(page: Page) -> None:
+    """The tab is open while schedules come and go; nothing stays "being computed"."""
+    page.run("document.getElementById('tab-helps').click()")
+    press_button(page, "#controls button", "+")
+    choose(page, "zbv")
+    choose(page, "gpipe")
+    page.until("weft.timelines.length === 2 && weft.timelines[0].name === 'gpipe'")
+    page.until("weft.timelines.every((one) => one.helps)")
+    page.until("!document.getElementById('panel').innerText.includes('Being computed')")
+    assert page.faults == []
+
+
+def test_what_would_help_says_why_it_is_not_known(page: Page) -> None:
+    page.run("weft.timelines[0].request.schedule = 'nothing'")
+    page.run("document.getElementById('tab-helps').click()")
+    page.until("document.getElementById('panel').innerText.includes('Not computed: ')")
+    assert "no schedule named" in words(page, "#panel")
+
+
+def test_memory_is_relieved_live(page: Page) -> None:
+    page.run(
+        """(() => {
+          const select = document.querySelector('[aria-label="Memory"]');
+          select.value = "--recompute all";
+          select.dispatchEvent(new Event("change"));
+        })()"""
+    )
+    page.until("weft.timelines[0].name === '1f1b --recompute all'")
+    assert page.run("weft.timelines[0].makespan") == 44

@@ -174,7 +174,7 @@ def test_a_shape_that_is_refused_says_why_and_what_works(server: Server) -> None
 def test_a_model_with_too_few_layers_says_for_which_schedule(server: Server) -> None:
     model = {"model": "gpt-6.2b", "device": "a100", "devices": 31, "microbatches": 31}
     told = answer(server, **model)["refused"]
-    assert told == "1f1b: 30 layers do not fill 31 stages; give fewer stages"
+    assert told.startswith("1f1b: 30 layers do not fill 31 stages; take fewer devices or stages")
 
 
 def test_an_answer_may_hold_both(server: Server) -> None:
@@ -225,6 +225,44 @@ def test_the_plot_has_a_point_for_each_variant(server: Server) -> None:
     ]
     _, content = post(server, "/plot", {"request": request(schedule="dualpipe", devices=3)})
     assert "needs an even number of devices" in content["points"][0]["refused"]
+
+
+def test_a_run_is_compared_by_its_step_once_settled(server: Server) -> None:
+    for updates in (2, 6):
+        shown = answer(server, schedule="pipedream", updates=updates)["timeline"]
+        figures = {figure["name"]: figure for figure in shown["figures"]}
+        assert figures["step"]["value"] == pytest.approx(24)
+        assert figures["messages"]["value"] == 48
+        assert not figures["run"]["is_compared"]
+
+
+def test_where_memory_is_short_the_plot_has_what_fits(server: Server) -> None:
+    _, content = post(server, "/plot", {"request": request(capacity=3.5)})
+    found = {point["name"]: point for point in content["points"]}
+    assert not found["1f1b"]["is_fitting"]
+    eased = found["1f1b --recompute all"]
+    assert eased["is_fitting"]
+    shown = answer(server, capacity=3.5, relief=eased["relief"])["timeline"]
+    assert shown["name"] == "1f1b --recompute all"
+    assert max(shown["memory"]["peaks"]) == eased["memory"] <= 3.5
+    assert shown["makespan"] == eased["time"]
+    assert shown["group"] == "exact gradients"
+    assert answer(server, capacity=3.5)["timeline"]["group"] == "does not fit"
+
+
+def test_relief_is_one_that_there_is(server: Server) -> None:
+    assert "relief is one of" in answer(server, relief="--nothing")["refused"]
+    shown = answer(server, relief="--recompute all", streams=True)["timeline"]
+    assert {lane["row"] for lane in shown["lanes"]} == {"compute", "comm", "copy"}
+
+
+def test_a_run_in_a_file_is_compared_by_the_pages_step(server: Server) -> None:
+    text = to_text(pipedream(devices=4, microbatches=2, updates=16))
+    _, content = post(server, "/open", {"name": "run.txt", "text": text, "microbatches": 8})
+    figures = {figure["name"]: figure["value"] for figure in content["timelines"][0]["figures"]}
+    assert figures["step"] == pytest.approx(24)
+    _, content = post(server, "/open", {"name": "program.txt", "text": FILES["program.txt"]})
+    assert content["timelines"][0]["step"] == 4
 
 
 def test_what_would_help(server: Server) -> None:

@@ -28,9 +28,12 @@ class Asked:
 
     def proved(self) -> tuple[Timeline, Report]:
         """Its timeline and proof; what does not fit into a device is told."""
+        return _warned(self.timed())
+
+    def timed(self) -> tuple[Timeline, Report]:
+        """Its timeline and proof."""
         with working("proving and timing"):
-            found = timed(program_of(self.name, self.sizes), self.pricing, self.passes)
-        return _warned(found)
+            return timed(program_of(self.name, self.sizes), self.pricing, self.passes)
 
     def in_streams(self) -> Timeline:
         """Its timeline with every stream in use."""

@@ -29,12 +29,6 @@ def warn_of_memory(timeline: Timeline) -> None:
         told = [*told[:TOLD], f"{len(told) - TOLD} more devices"]
     click.echo(
         f"weft: warning: {timeline.program.name} needs more than the {unit.amount(capacity)} of"
-        f" memory that a device has: {', '.join(told)}",
+        f" memory that a device has: {', '.join(told)}. `weft explain` says what fits.",
         err=True,
     )
-
-
-def is_fitting(timeline: Timeline) -> bool | None:
-    """Whether every device holds at most what it has; None where that has no limit."""
-    capacity = timeline.cost.memory.capacity
-    return None if math.isinf(capacity) else max(timeline.memory.peaks) <= capacity

@@ -1,44 +1,37 @@
-"""`weft compare`: every schedule and variant at one shape, ranked by time, then by peak."""
+"""`weft compare`: schedules, their variants and files at one shape, ranked."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
-from functools import partial
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 import click
 
-from weft.cli.capacity import is_fitting
+from weft.cli.contenders import Contender, Refused, contenders
 from weft.cli.figures import figures
 from weft.cli.help import Sectioned
-from weft.cli.names import schedule_names
+from weft.cli.names import program_names
 from weft.cli.options import Prices, Sizes, as_json, priced, sized
 from weft.cli.output import facts, show, show_json, table
 from weft.cli.progress import with_progress
-from weft.cli.requests import (
-    Pricing,
-    cost_of,
-    pricing_of,
-    proved,
-    shape_of,
-    speed_of,
-)
+from weft.cli.requests import Pricing, cost_of, pricing_of, proved, speed_of
 from weft.cli.stacked import Stacked, check_name, write_stacked
 from weft.cost.units import BYTES, NONE, SECONDS, Unit, fitting
 from weft.draw.caption import number, percent
 from weft.draw.units import is_physical
 from weft.errors import InputError, ProgramError
+from weft.explain import OFFLOADED, Relief, is_fitting, reliefs, relieved
 from weft.ir.program import Program
 from weft.ir.versions import resident_versions, staleness
-from weft.schedules import REGISTRY, Schedule, Shape
-from weft.simulate import seconds_of_step, settled_of
-from weft.timeline import Bubble
+from weft.lower import recompute
+from weft.simulate import Steady, Step, simulate, steady
+from weft.timeline import Bubble, Timeline
+from weft.verify import Report, check
 
 
 @click.command("compare", cls=Sectioned)
-@click.argument("names", nargs=-1, metavar="[NAME]...", shell_complete=schedule_names)
+@click.argument("names", nargs=-1, metavar="[NAME]...", shell_complete=program_names)
 @sized
 @priced
 @as_json
@@ -48,7 +41,7 @@ from weft.timeline import Bubble
 def command(
     names: tuple[str, ...], sizes: Sizes, prices: Prices, is_json: bool, output: Path | None
 ) -> None:
-    """Compare all schedules and their variants at one shape, or those NAMEd.
+    """Compare all schedules and their variants at one shape, or those NAMEd, files too.
 
     \b
       $ weft compare 1f1b zbv -d 4 -n 8
@@ -60,24 +53,26 @@ def command(
       $ weft compare -d 4 -n 8                             every schedule and variant
       $ weft compare 1f1b zbv dualpipev -d 8 -n 32 --lag 0.1
       $ weft compare -d 8 -n 24 --model gpt-6.2b --device a100
+      $ weft export zbv -d 4 -n 8 -o mine.txt
+      $ weft compare 1f1b mine.txt                         at the shape that mine.txt has
       $ weft compare 1f1b zb-h1 -d 4 -n 8 -o both.html     one above the other, in a browser
 
-    Ranked by time, then by peak; what needs more memory than a device has comes last.
-    Schedules that take any number of stages on a device get two, or as many as -k says. Those
-    that refuse the shape follow with the reason.
+    Ranked by time, then by staleness, then by peak; what needs more memory than a device has
+    comes last. Such a schedule is ranked again with --recompute all and with --offload all where
+    these make it fit, or with both where only both do. Schedules that take any number of stages
+    on a device get two, or as many as -k says. What refuses the shape follows with the reason.
     """
-    schedules = [REGISTRY[name] for name in dict.fromkeys(names)] or list(REGISTRY)
-    entries = list(_entries(schedules, sizes))
+    entries = contenders(names, sizes)
     pricing = pricing_of(prices)
     if output is not None:
         check_name(output)
-    results = [_result(entry, pricing) for entry in with_progress(entries)]
+    results = [result for entry in with_progress(entries) for result in _results(entry, pricing)]
     rows = sorted((row for row in results if isinstance(row, Row)), key=_rank)
     refusals = [refusal for refusal in results if isinstance(refusal, Refused)]
     if not rows:
-        raise InputError(f"nothing to compare: {_title(refusals[0])} {refusals[0].reason}")
+        raise InputError(f"nothing to compare: {refusals[0].title} {refusals[0].reason}")
     if output is not None:
-        write_stacked(output, [_stacked(row) for row in rows], pricing)
+        write_stacked(output, [_stacked(row, pricing) for row in rows])
     elif is_json:
         show_json(
             {
@@ -89,27 +84,15 @@ def command(
         _show(rows, refusals)
 
 
-def _stacked(row: Row) -> Stacked:
-    schedule, shape = row.entry
-    return Stacked(_title(row), row.time, schedule.program(shape))
-
-
-class Entry(NamedTuple):
-    """A schedule and the shape at which it is compared."""
-
-    schedule: Schedule
-    shape: Shape
-
-
 class Row(NamedTuple):
-    """What a schedule achieves; `described` holds all its figures.
+    """What a contender achieves; `described` holds all its figures.
 
     is_physical  whether its times are seconds
     is_fitting   whether the memory of a device suffices; None where that has no limit
     """
 
-    name: str
-    variant: str
+    contender: Contender
+    step: Step
     stages_per_device: int
     time: float
     peak: float
@@ -121,69 +104,74 @@ class Row(NamedTuple):
     staleness: int
     messages: int
     bubble: Bubble
-    entry: Entry
     described: dict[str, object]
 
 
-class Refused(NamedTuple):
-    """A schedule that has no such shape, and why."""
-
-    name: str
-    variant: str
-    reason: str
-
-
-def _entries(schedules: Iterable[Schedule], sizes: Sizes) -> Iterator[Entry]:
-    """Each schedule and each of its variants, at the sizes that it can take."""
-    for schedule in schedules:
-        least, loops = schedule.stages_per_device[0], schedule.stages_for(sizes.stages_per_device)
-        own = replace(
-            sizes,
-            stages_per_device=least if sizes.graph else loops,
-            pipes=sizes.pipes if schedule.takes_pipes else 1,
-        )
-        for variant in (sizes.variant,) if sizes.variant else ("", *schedule.variants):
-            yield Entry(schedule, shape_of(schedule, replace(own, variant=variant)))
-
-
-def _result(entry: Entry, pricing: Pricing) -> Row | Refused:
-    schedule, shape = entry
-    refusal = schedule.accepts(shape)
-    if refusal is not None:
-        reason = f"{refusal.reason}; nearest: {shape.changes_to(refusal.nearest)}"
-        return Refused(schedule.name, shape.variant, reason)
+def _results(entry: Contender | Refused, pricing: Pricing) -> Iterator[Row | Refused]:
+    """The contender, and where it does not fit the ways in which it does."""
+    if isinstance(entry, Refused):
+        yield entry
+        return
     try:
-        program = schedule.program(shape)
-        timeline, proof = proved(program, cost_of(program, pricing))
+        timeline, proof = _proved(entry, pricing)
+        yield _row(entry, timeline, proof, pricing)
+        for relief, again in reliefs(timeline):
+            yield _row(entry._replace(relief=relief), again, check(again.program), pricing)
     except ProgramError as error:
-        return Refused(schedule.name, shape.variant, str(error.findings[0]))
+        yield Refused(entry.name, entry.variant, str(error.findings[0]))
     except InputError as error:
-        return Refused(schedule.name, shape.variant, str(error))
-    settled = settled_of(schedule, shape, partial(cost_of, pricing=pricing))
-    speed = speed_of(timeline, pricing, settled)
-    step_time = seconds_of_step(timeline, shape, settled)
+        yield Refused(entry.name, entry.variant, str(error))
+
+
+def _proved(contender: Contender, pricing: Pricing) -> tuple[Timeline, Report]:
+    program = contender.program()
+    return proved(program, cost_of(program, pricing))
+
+
+def _settled(contender: Contender, pricing: Pricing) -> Steady | None:
+    """Where it does not flush; what waits on the host delays nothing."""
+    if contender.run is None:
+        return None
+    program = contender.run()
+    program = recompute(program) if contender.relief.is_recomputing else program
+    return steady(program, cost_of(program, pricing))
+
+
+def _row(contender: Contender, timeline: Timeline, proof: Report, pricing: Pricing) -> Row:
+    program = timeline.program
+    step = Step(contender.microbatches, _settled(contender, pricing))
+    speed = speed_of(timeline, pricing, step.settled)
+    stages = -(-program.stages // program.devices)
     return Row(
-        name=schedule.name,
-        variant=shape.variant,
-        stages_per_device=shape.stages_per_device,
-        time=step_time,
+        contender=contender,
+        step=step,
+        stages_per_device=stages,
+        time=step.seconds(timeline),
         peak=max(timeline.peak_activations),
         memory=max(timeline.memory.peaks),
         is_physical=is_physical(timeline),
         is_fitting=is_fitting(timeline),
         mfu=speed.mfu if speed else None,
-        weight_copies=_weights(timeline.program),
-        staleness=max(staleness(timeline.program)),
-        messages=timeline.program.messages // (shape.updates if settled else 1),
-        bubble=Bubble(settled.bubble, settled.bubble) if settled else timeline.bubble,
-        entry=entry,
+        weight_copies=_weights(program),
+        staleness=max(staleness(program)),
+        messages=round(program.messages * step.share(timeline)),
+        bubble=step.bubble(timeline),
         described={
-            "variant": shape.variant,
-            "time": step_time,
-            "stages_per_device": shape.stages_per_device,
-            **figures(timeline, proof, settled, speed),
+            "variant": contender.variant,
+            "relief": contender.relief.value,
+            "time": step.seconds(timeline),
+            "stages_per_device": stages,
+            **figures(timeline, proof, step.settled, speed),
+            "name": contender.name,
         },
     )
+
+
+def _stacked(row: Row, pricing: Pricing) -> Stacked:
+    timeline, _ = _proved(row.contender, pricing)
+    if row.contender.relief is not Relief.NONE:
+        timeline = simulate(relieved(timeline, row.contender.relief), timeline.cost)
+    return Stacked(row.contender.title, row.step, timeline)
 
 
 def _weights(program: Program) -> float:
@@ -193,9 +181,9 @@ def _weights(program: Program) -> float:
     return max(sum(versions[stage] for _, stage in stages) for stages in held) * share
 
 
-def _rank(row: Row) -> tuple[bool, float, float]:
+def _rank(row: Row) -> tuple[bool, float, int, float]:
     """What fits first; time as far as sums of floats can tell it; ties as in the registry."""
-    return row.is_fitting is False, float(f"{row.time:.9g}"), row.peak
+    return row.is_fitting is False, float(f"{row.time:.9g}"), row.staleness, row.peak
 
 
 class Column(NamedTuple):
@@ -213,7 +201,7 @@ def _columns(rows: list[Row]) -> list[Column]:
     copies = "of the weights, versions included"
     blocking = "least depth of channels whose sends block"
     return [
-        Column("schedule", _title),
+        Column("schedule", lambda row: row.contender.title),
         Column("K", lambda row: str(row.stages_per_device), looped),
         *_time_columns(rows),
         Column("peak", lambda row: number(row.peak), in_flight),
@@ -264,10 +252,8 @@ def _show(rows: list[Row], refusals: list[Refused]) -> None:
     cells = [[str(rank), *(c.cell(row) for c in columns)] for rank, row in enumerate(rows, start=1)]
     show(table(["", *(column.heading for column in columns)], cells))
     show("", facts([(column.heading, column.note) for column in columns if column.note]))
+    if any(row.contender.relief.is_offloading for row in rows):
+        show("", OFFLOADED)
     if refusals:
-        why = [(_title(refusal), refusal.reason) for refusal in refusals]
+        why = [(refusal.title, refusal.reason) for refusal in refusals]
         show("", "Not at this shape:", table(("schedule", "why"), why))
-
-
-def _title(row: Row | Refused) -> str:
-    return f"{row.name} ({row.variant})" if row.variant else row.name

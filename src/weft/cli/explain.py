@@ -10,7 +10,18 @@ from weft.cli.options import as_json
 from weft.cli.output import show, show_json, table
 from weft.cli.progress import with_progress
 from weft.cli.requests import is_file, shape_of
-from weft.explain import Explanation, candidates, explain, larger, record, told, tried
+from weft.explain import (
+    Candidate,
+    Explanation,
+    all_tried,
+    candidates,
+    eased,
+    explain,
+    larger,
+    record,
+    told,
+    tried,
+)
 from weft.schedules import REGISTRY
 
 
@@ -35,7 +46,8 @@ def command(asked: Asked, is_json: bool) -> None:
     fills the memory, and what would help: every other schedule and variant at this shape, twice
     the microbatches, recomputation, shorter actions, even stages, instant wires, each simulated
     with the same costs. A schedule that flushes is compared with those that do, since the
-    others compute something else.
+    others compute something else. Where a device has a limit, what does not fit is no advice:
+    it is tried with --recompute all and --offload all.
 
     \b
       $ weft explain 1f1b -d 8 -n 24 --model gpt-6.2b --device a100
@@ -58,16 +70,19 @@ def command(asked: Asked, is_json: bool) -> None:
 
 def _explained(asked: Asked) -> Explanation:
     """With other schedules beside it, unless it comes from a file."""
-    (timeline, _), settled = asked.proved(), asked.settled()
+    (timeline, _), settled = asked.timed(), asked.settled()
     if is_file(asked.name):
         return explain(timeline, settled=settled)
     schedule = REGISTRY[asked.name]
     shape = shape_of(schedule, asked.sizes)
     twice = larger(schedule, shape)
-    trials = with_progress(candidates(schedule, shape))
+    others = with_progress(candidates(schedule, shape))
     return explain(
         timeline,
-        options=[option for trial in trials if (option := tried(trial, asked.timeline_of))],
+        options=[
+            *eased(timeline, Candidate(schedule, shape)),
+            *(option for other in others for option in all_tried(other, asked.timeline_of)),
+        ],
         larger=tried(twice, asked.timeline_of) if twice else None,
         settled=settled,
     )

@@ -70,7 +70,7 @@ CHOICE = (
     count(
         *("-k", "--stages-per-device"),
         metavar="K",
-        help="Stages on each device.  [default: the least that NAME takes]",
+        help="Stages on each device.  [default: 2 if NAME loops, else its own]",
     ),
     click.option("--variant", default="", shell_complete=variant_names, help="A variant of NAME."),
     count("--pipes", metavar="f", default=1, help="Pipes in each direction, for chimera."),

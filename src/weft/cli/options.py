@@ -138,7 +138,7 @@ SIZES = (
     count(
         *("-k", "--stages-per-device"),
         metavar="K",
-        help="Stages on each device, for each pipe.  [default: the least that NAME takes]",
+        help="Stages on each device, for each pipe.  [default: 2 if NAME loops, else its own]",
     ),
     click.option(
         "--variant",

@@ -16,7 +16,7 @@ from weft.errors import InputError, UnknownSchedule
 from weft.ir.graph import Graph
 from weft.ir.placement import Placement
 from weft.ir.program import Program
-from weft.lower import unpaired
+from weft.lower import overlapping
 from weft.notation import read_cost, read_graph, read_program
 from weft.schedules import REGISTRY, Schedule, Shape
 from weft.simulate import Steady, settled_of, simulate, steady
@@ -36,14 +36,15 @@ Pricing: TypeAlias = Cost | Share | Derivation
 def program_of(name: str, sizes: Sizes) -> Program:
     """The program of a schedule at the sizes asked for, or of a file."""
     if is_file(name):
-        _refuse_sizes(name, sizes)
+        refuse_sizes(name, sizes)
         program = read_program(name)
-        return program.renamed(_printable(program.name))
-    schedule = _schedule(name)
+        return program.renamed(printable(program.name[:MOST_NAME]))
+    schedule = schedule_named(name)
     return schedule.program(shape_of(schedule, sizes))
 
 
-def _schedule(name: str) -> Schedule:
+def schedule_named(name: str) -> Schedule:
+    """The schedule of a name that is no file's."""
     try:
         return REGISTRY[name]
     except UnknownSchedule as error:
@@ -58,7 +59,7 @@ def shape_of(schedule: Schedule, sizes: Sizes) -> Shape:
     shape = Shape(
         devices=devices,
         microbatches=sizes.microbatches or default,
-        stages_per_device=sizes.stages_per_device or schedule.stages_per_device[0],
+        stages_per_device=sizes.stages_per_device or schedule.stages_for(),
         pipes=sizes.pipes,
         updates=sizes.updates or UPDATES,
         round=sizes.round or 0,
@@ -104,10 +105,7 @@ def proved(program: Program, cost: Cost) -> tuple[Timeline, Report]:
     What does not fit can still be timed and drawn, which may show why.
     """
     report = check(program)
-    program = unfolded(program)
-    if cost.measurement is not None and not cost.pairs:
-        program = unpaired(program)  # where it was measured, nothing overlaps
-    return simulate(program, cost), report
+    return simulate(overlapping(unfolded(program), cost), cost), report
 
 
 def speed_of(timeline: Timeline, pricing: Pricing, steady: Steady | None = None) -> Speed | None:
@@ -144,12 +142,13 @@ def is_file(name: str) -> bool:
     return path.is_file() or len(path.parts) > 1 or bool(path.suffix)
 
 
-def _printable(name: str) -> str:
-    """A name out of a file, without what a terminal would obey."""
-    return "".join(sign if sign.isprintable() else "?" for sign in name[:MOST_NAME])
+def printable(name: str) -> str:
+    """A name out of a file, or of one, without what a terminal would obey."""
+    return "".join(sign if sign.isprintable() else "?" for sign in name)
 
 
-def _refuse_sizes(name: str, sizes: Sizes) -> None:
+def refuse_sizes(name: str, sizes: Sizes) -> None:
+    """Refuse options of a shape beside a program that has one."""
     usual = Sizes()
     given = (f.name for f in fields(sizes) if getattr(sizes, f.name) != getattr(usual, f.name))
     _refuse(f"{name} is a program with a shape of its own", given)

@@ -1,4 +1,4 @@
-"""Stacked: several schedules in one page, one above the other."""
+"""Stacked: what is compared in one page, one above the other."""
 
 from __future__ import annotations
 
@@ -7,20 +7,21 @@ from pathlib import Path
 from typing import NamedTuple
 
 from weft.cli.files import check_folder, write
-from weft.cli.requests import Pricing, cost_of, unfolded
 from weft.errors import InputError
-from weft.ir.program import Program
-from weft.simulate import simulate
+from weft.explain import is_fitting
+from weft.simulate import Step
+from weft.timeline import Timeline
 
 MOST_ACTIONS = 1_000_000  # of all together; some 70 bytes of a page for each
+BASE = "1f1b"  # what everybody knows, to compare the others with
 
 
 class Stacked(NamedTuple):
-    """A schedule as the page names it, the time of its step, and its proved program."""
+    """A timeline as the page names it, and what of it is compared."""
 
     name: str
-    time: float
-    program: Program
+    step: Step
+    timeline: Timeline
 
 
 def check_name(output: Path) -> None:
@@ -30,28 +31,31 @@ def check_name(output: Path) -> None:
     check_folder(output)
 
 
-def write_stacked(output: Path, schedules: Sequence[Stacked], pricing: Pricing) -> None:
+def write_stacked(output: Path, ranked: Sequence[Stacked]) -> None:
     """A page of all of them, and the plot of memory against time that opens each."""
-    from weft.web.page import assembled  # which a comparison in the terminal does without
+    from weft.web.helps import with_helps  # which a comparison in the terminal does without
+    from weft.web.page import assembled
+    from weft.web.plot import point
     from weft.web.view import view
 
-    programs = [unfolded(schedule.program) for schedule in schedules]
-    actions = sum(map(len, programs))
+    actions = sum(len(one.timeline.program) for one in ranked)
     if actions > MOST_ACTIONS:
         raise InputError(
             f"{actions:,} actions; a page takes {MOST_ACTIONS:,}. Name fewer schedules."
         )
-    views, points = [], []
-    for index, (schedule, program) in enumerate(zip(schedules, programs, strict=True)):
-        timeline = simulate(program, cost_of(program, pricing))
-        views.append(view(timeline, schedule.name))
-        memory = max(timeline.memory.peaks)
-        points.append(
-            {
-                "name": schedule.name,
-                "time": schedule.time,
-                "memory": memory,
-                "timeline": index,
-            }
-        )
-    write(output, assembled({"timelines": views, "points": points}))
+    shown = _base_first(ranked)
+    views = [view(one.timeline, one.name, one.step) for one in shown]
+    points = [
+        {"name": one.name, "timeline": index, **point(one.timeline, one.step)}
+        for index, one in enumerate(shown)
+    ]
+    helped = with_helps(views, [one.timeline for one in shown])
+    write(output, assembled({"timelines": helped, "points": points}))
+
+
+def _base_first(ranked: Sequence[Stacked]) -> list[Stacked]:
+    """1f1b if it is there, as it is or as it fits; the others as they are ranked."""
+    named = [one for one in ranked if one.name.split()[0] == BASE]
+    base = next((one for one in named if is_fitting(one.timeline) is not False), None)
+    base = base or next(iter(named or ranked))
+    return [base, *(one for one in ranked if one is not base)]

@@ -11,7 +11,7 @@ from weft.cost.cost import Link
 from weft.cost.device import Device, Point
 from weft.cost.mapping import named
 
-# arXiv 2505.09343, Table 5, 64 bytes: NVLink, and InfiniBand across leaves. Recalled, not reread.
+# arXiv 2505.09343, Table 5, end to end for 64 bytes: NVLink, and InfiniBand across leaves.
 _NVLINK_LATENCY, _WIRE_LATENCY = 3.33e-6, 3.7e-6
 
 # H200, PyTorch 2.11, bf16, random data (benchmarks/costs): products of n x n matrices in TFLOP/s,
@@ -59,7 +59,7 @@ _H100 = Device(
     source=(
         "NVIDIA's H100 SXM data sheet: 1,979 TFLOP/s with zeros skipped, 80 GB at 3.35 TB/s, NVLink"
         " 900 GB/s, PCIe 128 GB/s; DGX H100: 8 of them, 400 Gb/s each. Products as on an H200;"
-        " latencies arXiv 2505.09343, recalled and not reread"
+        " latencies arXiv 2505.09343, Table 5, of its H800s"
     ),
 )
 
@@ -97,7 +97,7 @@ _A100 = Device(
     source=(
         "NVIDIA's A100 80GB SXM data sheet: 312 TFLOP/s, 80 GB at 2,039 GB/s, NVLink 600 GB/s,"
         " PCIe 64 GB/s; DGX A100: 8 of them, 200 Gb/s each. No table: products at the peak;"
-        " latencies as on an H100"
+        " latencies assumed as on an H100"
     ),
 )
 

@@ -61,7 +61,9 @@ def even_split(layers: int, stages: int) -> tuple[int, ...]:
     22 layers on 8 stages: 2 3 3 3 3 3 3 2, as in Zero Bubble (arXiv 2401.10241).
     """
     if layers < stages:
-        raise InputError(f"{layers} layers do not fill {stages} stages; give fewer stages")
+        raise InputError(
+            f"{layers} layers do not fill {stages} stages; take fewer devices or stages on each"
+        )
     each, rest = divmod(layers, stages)
     first = (stages - rest) // 2
     return tuple(each + (first <= stage < first + rest) for stage in range(stages))

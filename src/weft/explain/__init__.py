@@ -4,6 +4,7 @@
     path       the critical path in as few legs as it has
     holding    for each device: the most that it holds, of what, from when on
     options    other schedules, variants and sizes, each simulated
+    relief     the same program with less in memory, where it does not fit
     costs      what shorter actions, even stages and instant wires would bring
     stages     what shorter work at a single stage would bring
 
@@ -12,26 +13,43 @@ All of it is data; `words` tells it to people, `record` to programs. Every figur
 
 from weft.explain.costs import Change, changes
 from weft.explain.explanation import Explanation, explain
-from weft.explain.options import Candidate, Option, TimeOf, candidates, larger, tried
+from weft.explain.options import (
+    Candidate,
+    Option,
+    TimeOf,
+    all_tried,
+    candidates,
+    eased,
+    larger,
+    tried,
+)
 from weft.explain.record import record
+from weft.explain.relief import OFFLOADED, Relief, is_fitting, reliefs, relieved
 from weft.explain.section import Section
 from weft.explain.stages import Help, helps
 from weft.explain.words import told
 
 __all__ = [
+    "OFFLOADED",
     "Candidate",
     "Change",
     "Explanation",
     "Help",
     "Option",
+    "Relief",
     "Section",
     "TimeOf",
+    "all_tried",
     "candidates",
     "changes",
+    "eased",
     "explain",
     "helps",
+    "is_fitting",
     "larger",
     "record",
+    "reliefs",
+    "relieved",
     "told",
     "tried",
 ]

@@ -20,7 +20,7 @@ class Explanation:
 
     settled  what a run without flushes settles into
     causes   idle seconds of all devices by cause, the largest first
-    tried    how many other schedules and variants were simulated
+    tried    how many other schedules, variants and ways to make them fit were simulated
     better   the best of them, by what they are best at
     larger   the same schedule with twice the microbatches
     leaner   the same program with everything recomputed

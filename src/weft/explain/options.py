@@ -6,10 +6,9 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple, TypeAlias
 
 from weft.errors import InputError, ProgramError
-from weft.ir.kinds import Kind
+from weft.explain.relief import Relief, is_fitting, reliefs, relieved
 from weft.ir.program import Program
 from weft.ir.versions import staleness
-from weft.lower import recompute
 from weft.schedules import REGISTRY, Schedule, Shape
 from weft.simulate import simulate
 from weft.timeline import Timeline
@@ -17,6 +16,7 @@ from weft.timeline import Timeline
 MOST_CELLS = 1_000_000  # stages times microbatches of a step that is tried
 SLOWEST = 1.5  # times as long: what is slower is no way to save memory
 SAME = 1e-9  # of a time or size: less is no difference
+FITTING, NO_FULLER = "fastest that fits", "fastest without more memory"
 
 TimeOf: TypeAlias = Callable[[Program], Timeline]
 
@@ -31,25 +31,30 @@ class Candidate(NamedTuple):
 class Option(NamedTuple):
     """What a candidate comes to.
 
+    relief       what makes it fit, where it does not by itself
     memory       the most that a device holds
+    is_fitting   whether a device has as much; None where that has no limit
     staleness    the most updates that weights in use lag behind
     is_stashing  whether a backward uses the weights of its forward
     """
 
     name: str
     variant: str
+    relief: Relief
     stages_per_device: int
     microbatches: int
     seconds: float
     bubble: float
     memory: float
+    is_fitting: bool | None
     peak: float
     staleness: int
     is_stashing: bool
 
     @property
     def title(self) -> str:
-        return f"{self.name} ({self.variant})" if self.variant else self.name
+        name = f"{self.name} ({self.variant})" if self.variant else self.name
+        return f"{name} {self.relief.value}".rstrip()
 
 
 def candidates(schedule: Schedule, shape: Shape) -> list[Candidate]:
@@ -87,36 +92,56 @@ def _stages(other: Schedule, schedule: Schedule, shape: Shape) -> int:
 
 def tried(candidate: Candidate, time_of: TimeOf) -> Option | None:
     """The candidate simulated; None where the costs or the passes do not suit it."""
-    schedule, shape = candidate
-    try:
-        timeline = time_of(schedule.program(shape))
-    except (InputError, ProgramError):
-        return None
-    return _option(timeline, schedule.name, shape.variant)
+    timeline = _timed(candidate, time_of)
+    return _option(timeline, candidate, Relief.NONE) if timeline else None
+
+
+def all_tried(candidate: Candidate, time_of: TimeOf) -> Iterator[Option]:
+    """The candidate simulated, and where it does not fit with what makes it fit."""
+    timeline = _timed(candidate, time_of)
+    if timeline is not None:
+        yield _option(timeline, candidate, Relief.NONE)
+        yield from eased(timeline, candidate)
+
+
+def eased(timeline: Timeline, candidate: Candidate) -> Iterator[Option]:
+    """What makes a candidate fit that does not, where anything does."""
+    for relief, again in reliefs(timeline):
+        yield _option(again, candidate, relief)
 
 
 def recomputed(timeline: Timeline) -> Option | None:
     """The same with everything recomputed; None where that changes nothing or cannot be had."""
-    program = timeline.program
-    if (program.actions.kind == Kind.R).any():
-        return None
     try:
-        again = simulate(recompute(program), timeline.cost)
+        again = simulate(relieved(timeline, Relief.RECOMPUTE), timeline.cost)
     except (InputError, ProgramError):
         return None
-    return _option(again, program.name, "all recomputed (--recompute all)")
+    return _described(again, timeline.program.name, "", Relief.RECOMPUTE)
 
 
-def _option(timeline: Timeline, name: str, variant: str) -> Option:
+def _timed(candidate: Candidate, time_of: TimeOf) -> Timeline | None:
+    try:
+        return time_of(candidate.schedule.program(candidate.shape))
+    except (InputError, ProgramError):
+        return None
+
+
+def _option(timeline: Timeline, candidate: Candidate, relief: Relief) -> Option:
+    return _described(timeline, candidate.schedule.name, candidate.shape.variant, relief)
+
+
+def _described(timeline: Timeline, name: str, variant: str, relief: Relief) -> Option:
     program = timeline.program
     return Option(
         name=name,
         variant=variant,
+        relief=relief,
         stages_per_device=-(-program.stages // program.devices),
         microbatches=program.microbatches,
         seconds=timeline.makespan,
         bubble=timeline.bubble.wall,
         memory=max(timeline.memory.peaks),
+        is_fitting=is_fitting(timeline),
         peak=max(timeline.peak_activations),
         staleness=max(staleness(program)),
         is_stashing=program.is_stashing,
@@ -126,31 +151,47 @@ def _option(timeline: Timeline, name: str, variant: str) -> Option:
 def helpful(timeline: Timeline, options: Iterable[Option]) -> dict[str, Option]:
     """The best of the options in each respect, where one is better than what there is.
 
-    What mixes versions of the weights is no option for what does not.
+    What does not fit is no option, and what mixes versions of the weights is none for what does
+    not. Where the timeline itself does not fit, every option that does is better.
     """
-    now = timeline.makespan, max(timeline.memory.peaks)
-    sound = [one for one in options if one.is_stashing or not timeline.program.is_stashing]
-    return dict(_best(sound, *now))
+    sound = [
+        option
+        for option in options
+        if option.is_fitting is not False
+        and (option.is_stashing or not timeline.program.is_stashing)
+    ]
+    if is_fitting(timeline) is False:
+        return dict(_best_fitting(sound))
+    return dict(_best(sound, timeline.makespan, max(timeline.memory.peaks)))
+
+
+def _best_fitting(options: list[Option]) -> Iterator[tuple[str, Option]]:
+    if options:
+        fastest = min(options, key=_by_time)
+        yield FITTING, fastest
+        bearable = [option for option in options if option.seconds <= SLOWEST * fastest.seconds]
+        yield "leanest", min(bearable, key=_by_memory)
 
 
 def _best(options: list[Option], seconds: float, memory: float) -> Iterator[tuple[str, Option]]:
-    def is_less(value: float, than: float) -> bool:
-        return value < than * (1 - SAME)
-
-    faster = [option for option in options if is_less(option.seconds, seconds)]
+    faster = [option for option in options if _is_less(option.seconds, seconds)]
     bearable = [option for option in options if option.seconds <= SLOWEST * seconds]
-    leaner = [option for option in bearable if is_less(option.memory, memory)]
-    no_fuller = [option for option in faster if not is_less(memory, option.memory)]
-    no_slower = [option for option in leaner if not is_less(seconds, option.seconds)]
+    leaner = [option for option in bearable if _is_less(option.memory, memory)]
+    no_fuller = [option for option in faster if not _is_less(memory, option.memory)]
+    no_slower = [option for option in leaner if not _is_less(seconds, option.seconds)]
     ranked = (
         ("fastest", faster, _by_time),
-        ("fastest without more memory", no_fuller, _by_time),
+        (NO_FULLER, no_fuller, _by_time),
         ("leanest", leaner, _by_memory),
         ("leanest without more time", no_slower, _by_memory),
     )
     for words, among, key in ranked:
         if among:
             yield words, min(among, key=key)
+
+
+def _is_less(value: float, than: float) -> bool:
+    return value < than * (1 - SAME)
 
 
 def _by_time(option: Option) -> tuple[float, float]:

@@ -86,7 +86,7 @@ def _holding(timeline: Timeline, holding: Holding) -> Record:
 
 
 def _option(option: Option | None) -> Record | None:
-    return None if option is None else option._asdict()
+    return None if option is None else option._asdict() | {"relief": option.relief.value}
 
 
 def _token(timeline: Timeline, action: int | None) -> str | None:

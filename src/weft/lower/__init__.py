@@ -2,7 +2,7 @@
 
 from weft.lower.experts import experts
 from weft.lower.offload import offload
-from weft.lower.pairs import unpaired
+from weft.lower.pairs import overlapping, unpaired
 from weft.lower.recompute import recompute, recompute_early
 from weft.lower.split import split, split_late
 from weft.lower.updates import updates
@@ -13,6 +13,7 @@ __all__ = [
     "experts",
     "messages",
     "offload",
+    "overlapping",
     "recompute",
     "recompute_early",
     "split",

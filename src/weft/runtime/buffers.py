@@ -11,8 +11,6 @@ from typing import NamedTuple, TypeAlias
 
 from torch import Tensor, nn
 
-from weft.errors import InputError
-
 Snapshot: TypeAlias = dict[str, Tensor]
 
 
@@ -27,21 +25,9 @@ class Kept(NamedTuple):
 class Buffers:
     """The buffers of one copy of a stage."""
 
-    def __init__(self, module: nn.Module, stage: int) -> None:
-        self._module, self._stage = module, stage
+    def __init__(self, module: nn.Module) -> None:
+        self._module = module
         self._kept: dict[str, Kept] = {}
-        self._rule: str | None = None
-        self._has_versions = False
-        self._state: dict[str, object] = {}
-
-    def begin(self, rule: str | None, *, has_versions: bool) -> None:
-        """Let no forward change what it finds, where there is a rule that says why.
-
-        Where weights have versions, updates change them meanwhile.
-        """
-        self._rule, self._has_versions = rule, has_versions
-        if rule is not None:
-            self._state = self._found()
 
     def snapshot(self) -> Snapshot:
         """All of them as they are now: one copy for as long as nothing changes."""
@@ -60,30 +46,3 @@ class Buffers:
     def copies(self) -> dict[str, Tensor]:
         """Copies of all of them, for a forward that shall change nothing."""
         return {name: buffer.clone() for name, buffer in self._module.named_buffers()}
-
-    def check(self) -> None:
-        """Refuse a forward that has changed what none may."""
-        if self._rule is None:
-            return
-        for name, now in self._found().items():
-            if name not in self._state or self._state[name] != now:
-                raise InputError(f"stage {self._stage} changes its {name}; {self._rule}")
-
-    def _found(self) -> dict[str, object]:
-        """Weights and buffers by how often they were changed, and numbers that modules keep."""
-        tensors = (
-            *(("buffer", *one) for one in self._module.named_buffers()),
-            *(
-                ("weight", *one)
-                for one in self._module.named_parameters()
-                if not self._has_versions
-            ),
-        )
-        found: dict[str, object] = {
-            f"{kind} {name}": (id(tensor), tensor._version) for kind, name, tensor in tensors
-        }
-        for path, module in self._module.named_modules():
-            for name, value in vars(module).items():
-                if type(value) in (int, float):
-                    found[f"attribute {path}.{name}".replace(" .", " ")] = value
-        return found

@@ -84,7 +84,10 @@ def _has_own_weights(layer: nn.Module) -> bool:
 
 def _linear_input_grad(layer: nn.Linear, value: Tensor, gradient: Tensor) -> Tensor:
     weight = layer.weight.to(gradient.dtype)  # another one only under autocast
-    return (_flat(gradient) @ weight).view_as(value).to(value.dtype)
+    flat, rows = _flat(gradient), _flat(value)
+    is_turned = rows.stride(0) == 1 and rows.stride(1) == rows.size(0)
+    found = (weight.t() @ flat.t()).t() if is_turned else flat @ weight  # as autograd does
+    return found.reshape(value.shape).to(value.dtype)
 
 
 def _linear_weight_grad(layer: nn.Linear, value: Tensor, gradient: Tensor) -> Grads:

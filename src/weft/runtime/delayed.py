@@ -11,7 +11,7 @@ the executor but the definition of what is drawn.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial, reduce
 from typing import Any, Literal, TypeAlias
@@ -26,10 +26,11 @@ from weft.errors import InputError, NonfiniteError
 from weft.ir.kinds import Kind
 from weft.ir.program import Program
 from weft.runtime.batch import Data, cut, weights_of
-from weft.runtime.deferred import hooked
+from weft.runtime.deferred import accumulate, hooked
 from weft.runtime.randomness import Draw, Drawing, Drawn
 from weft.runtime.reference import copied, handed, without_autocast
 from weft.runtime.split import called, names_of
+from weft.runtime.swap import Slots
 from weft.runtime.values import Value, contiguous, learns
 
 Version: TypeAlias = Callable[[int, int, int], int]  # of an update, a microbatch of it, a stage
@@ -102,6 +103,7 @@ class Delayed:
         Drawing([(names_of(stage, index), stage) for index, stage in enumerate(stages)], self._draw)
         weights = (weight for stage in stages for weight in stage.parameters())
         self._device = next((weight.device for weight in weights), torch.device("cpu"))
+        self._slots = [*map(Slots, stages)]
         self._uses = _uses(stages)
         self._optimizers = {
             index: optimizer([(use.name, use.weight) for use in self._at_home(index)])
@@ -129,6 +131,7 @@ class Delayed:
             self._draw.step = self.updates
             used = self._used(microbatch, self._version)
             given, wanted, share = inputs[microbatch], targets[microbatch], shares[microbatch]
+            buffers = [_buffers(stage) for stage in self._stages]
             with self._swapping(used, microbatch), self._drawing(microbatch) as drawn:
                 output = self._whole_model(given, used)
                 with self._draw.loss():
@@ -137,9 +140,10 @@ class Delayed:
             if self._backward is not None and self._recompute:
                 again = self._used(microbatch, self._backward)
                 drawing = partial(self._drawing, microbatch)
-                self._add_again((given, wanted, share * scale), (used, again), sums, drawing)
+                data = (given, wanted, share * scale)
+                self._add_again(data, (used, again), buffers, sums, drawing)
                 continue
-            with self._draw.backward(drawn), without_autocast(self._device):
+            with self._draw.backward(drawn), without_autocast(self._device), self._holding(used):
                 self._add_gradients(loss * scale, used, sums)
         total = torch.stack(losses).sum()
         self._update(sums, total, scale)
@@ -150,11 +154,11 @@ class Delayed:
     def _used(self, microbatch: int, version: Version) -> dict[Use, Tensor]:
         """What every stage computes with; a tied weight is as its first stage has it."""
         used = {}
-        for use in self._uses:
+        for use in (use for use in self._uses if use.weight.requires_grad):
             value = self._at(use, version(self.updates, microbatch, use.home))
-            if self._precision is not None and use.weight.requires_grad:
+            if self._precision is not None:
                 value = value.to(self._precision)
-            used[use] = value.requires_grad_(use.weight.requires_grad)
+            used[use] = value.requires_grad_()
         return used
 
     def _at(self, use: Use, version: int) -> Tensor:
@@ -165,6 +169,15 @@ class Delayed:
         if self._predict and lag and version > self._warmup:
             return value + lag * (value - kept[version - 1][use.home_name])
         return value.detach()
+
+    @contextmanager
+    def _holding(self, used: dict[Use, Tensor]) -> Iterator[None]:
+        """Let checkpoints inside a backward find the weights of their forward."""
+        with ExitStack() as stack:
+            for index, slots in enumerate(self._slots):
+                mine = {use.name: weight for use, weight in used.items() if use.stage == index}
+                stack.enter_context(slots.holding(mine))
+            yield
 
     def _drawing(self, microbatch: int) -> AbstractContextManager[Drawn]:
         return self._draw.forward(microbatch, device=self._device)
@@ -189,12 +202,14 @@ class Delayed:
                 leaf.to(self._precision) if leaf.is_floating_point() else leaf
                 for leaf in value.leaves
             )
-        return called(self._stages[index], [value], given | (buffers or {}))
+        with self._slots[index].holding(given | (buffers or {})):
+            return called(self._stages[index], [value])
 
     def _add_again(
         self,
         microbatch: tuple[Value, Value, float],
         versions: tuple[dict[Use, Tensor], dict[Use, Tensor]],
+        buffers: Sequence[Weights],
         sums: dict[Use, Tensor],
         drawing: Callable[[], AbstractContextManager[Drawn]],
     ) -> None:
@@ -204,19 +219,18 @@ class Delayed:
         roots: Sequence[Tensor]
         with torch.no_grad(), drawing():
             values = [inputs]
-            for index, stage in enumerate(self._stages[:-1]):
-                kept = {name: buffer.clone() for name, buffer in stage.named_buffers()}
-                out = self._one_stage(index, values[-1], used, kept)
+            for index in range(len(self._stages) - 1):
+                out = self._one_stage(index, values[-1], used, _copied(buffers[index]))
                 values.append(Value.of(out, f"stage {index}"))
         gradients: Sequence[Tensor | None] = ()
         for index in reversed(range(len(self._stages))):
-            given = values[index].with_leaves(contiguous(leaf) for leaf in values[index].leaves)
-            passing = [leaf for leaf in given.leaves if index and learns(leaf)]
+            leaves = values[index].with_leaves(contiguous(leaf) for leaf in values[index].leaves)
+            passing = [leaf for leaf in leaves.leaves if index and learns(leaf)]
             for leaf in passing:
                 leaf.requires_grad_()
-            kept = {name: buffer.clone() for name, buffer in self._stages[index].named_buffers()}
+            given = leaves.cloned()
             with drawing():
-                out = self._one_stage(index, given, again, kept)
+                out = self._one_stage(index, given, again, buffers[index])
                 if index == len(self._stages) - 1:
                     with self._draw.loss():
                         out = self._loss(out, *target.arguments) * share
@@ -225,15 +239,15 @@ class Delayed:
             else:
                 outputs = [leaf for leaf in Value.of(out, "").leaves if learns(leaf)]
                 pairs = [(o, g) for o, g in zip(outputs, gradients, strict=True) if g is not None]
+                pairs = [(o, g) for o, g in pairs if o.requires_grad]
                 roots, gradients = [o for o, _ in pairs], [g for _, g in pairs]
-            mine = [u for u, weight in again.items() if u.stage == index and weight.requires_grad]
-            leaves = [*passing, *(again[use] for use in mine)]
-            found: Sequence[Tensor | None] = torch.autograd.grad(
-                roots, leaves, gradients, allow_unused=True
-            )
-            gradients = [None if g is None else contiguous(g) for g in found[: len(passing)]]
-            for use, grad in zip(mine, found[len(passing) :], strict=True):
-                self._add(use, grad, sums)
+            if roots:
+                with without_autocast(self._device):
+                    torch.autograd.backward(roots, gradients)
+            gradients = [None if leaf.grad is None else contiguous(leaf.grad) for leaf in passing]
+            for use, weight in again.items():
+                if use.stage == index and weight.requires_grad:
+                    self._add(use, weight.grad, sums)
 
     def _add_gradients(
         self, loss: Tensor, used: dict[Use, Tensor], sums: dict[Use, Tensor]
@@ -245,9 +259,13 @@ class Delayed:
             self._add(use, used[use].grad, sums)
 
     def _add(self, use: Use, grad: Tensor | None, sums: dict[Use, Tensor]) -> None:
-        if grad is not None:
-            grad = hooked(use.weight, grad)
-            sums[use] = sums[use] + grad if use in sums else grad.to(use.weight.dtype)
+        if grad is None:
+            return
+        weight = use.weight
+        before, weight.grad = weight.grad, sums.get(use)
+        accumulate(weight, hooked(weight, grad))
+        assert weight.grad is not None
+        sums[use], weight.grad = weight.grad, before
 
     @contextmanager
     def _swapping(self, used: dict[Use, Tensor], microbatch: int) -> Iterator[None]:
@@ -359,6 +377,14 @@ class Delayed:
 
     def _copied(self, stage: int) -> Weights:
         return {use.name: use.weight.detach().clone() for use in self._at_home(stage)}
+
+
+def _buffers(stage: nn.Module) -> Weights:
+    return _copied(dict(stage.named_buffers()))
+
+
+def _copied(tensors: Weights) -> Weights:
+    return {name: tensor.clone() for name, tensor in tensors.items()}
 
 
 def _uses(stages: Sequence[nn.Module]) -> list[Use]:

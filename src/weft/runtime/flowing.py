@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -36,6 +36,7 @@ from weft.runtime.rules import Rules
 from weft.runtime.runner import Runner
 from weft.runtime.stage import Stage
 from weft.runtime.stash import Stash
+from weft.runtime.state import Rules as StageRules
 from weft.runtime.steps import Loss
 from weft.runtime.ties import End
 from weft.runtime.transport.loopback import Loopback
@@ -78,7 +79,7 @@ class Site(NamedTuple):
     world: World
     forms: StageForms
     draw: Draw
-    buffer_rules: Mapping[int, str | None]  # why a stage may change no buffer
+    stage_rules: Mapping[int, StageRules]  # what no forward of a stage may change
 
 
 @dataclass(slots=True)
@@ -106,7 +107,7 @@ class Flowing:
     ) -> None:
         self._program, self._rules, self._delay = program, rules, delay
         self._world, self._draw, self._forms = site.world, site.draw, site.forms
-        self._loss, self._device, self._buffer_rules = loss, device, site.buffer_rules
+        self._loss, self._device, self._stage_rules = loss, device, site.stage_rules
         self._copies = {stage: copy for (_, stage), copy in site.copies.items()}
         ring = ring_of(program)
         self._numbers = ring.microbatches * ring.steps
@@ -147,8 +148,10 @@ class Flowing:
         numbers = [(first + index) % self._numbers for index in range(count)]
         self._forms.go_on(numbers, inputs, targets)
         for stage, copy in self._copies.items():
-            copy.begin(self._buffer_rules[stage])
+            copy.begin(self._stage_rules[stage])
             copy.changes_inputs = self._forms.changes_inputs(stage)
+            copy.structure_of = partial(self._forms.structure, stage)
+            copy.disturbed_by = self._forms.disturbed_by(stage)
         for index, number in enumerate(numbers):
             self._given.targets[number], self._given.shares[number] = targets[index], shares[index]
             self._draw.places[number] = (update, index)

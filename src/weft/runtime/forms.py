@@ -19,7 +19,7 @@ from weft.ir.kinds import Direction
 from weft.runtime.message import Forms, Layout, Message, layout_of
 from weft.runtime.outline import Misfit, Outline, faked, is_misfit, outlined, outlining
 from weft.runtime.randomness import is_compiled
-from weft.runtime.values import Value
+from weft.runtime.values import Structure, Value
 
 Outlines: TypeAlias = list[Outline | None]  # of every stage
 Edge: TypeAlias = tuple[int, object]  # and what its microbatch is like
@@ -66,12 +66,21 @@ class StageForms:
         outlines = [outlines[stage] for outlines in self._known.values()]
         return any(outline is None or outline.changes_inputs for outline in outlines)
 
-    def changed_buffers(self, stage: int) -> tuple[str, ...] | None:
-        """The buffers that a stage changes; None where that is not known."""
-        found = [outlines[stage] for outlines in self._known.values()]
-        if not found or None in found:
-            return None
-        return tuple({name for one in found if one is not None for name in one.buffers})
+    def disturbed_by(self, stage: int) -> int | None:
+        """The reader, if there is one, for which torch treats hooks of a value in another way.
+
+        It changes the value in place, or differentiates by it in its forward.
+        """
+        for reader in self._graph.successors[stage]:
+            for outline in (outlines[reader] for outlines in self._known.values()):
+                if outline is not None and (outline.changes_inputs or outline.differentiates):
+                    return reader
+        return None
+
+    def structure(self, stage: int, microbatch: int) -> Structure | None:
+        """How what a stage returns is made up; None where that is not known."""
+        outline = self._known[self._keys[microbatch]][stage]
+        return None if outline is None else outline.value.structure
 
     def of(self, message: Message) -> Forms:
         """The forms of a message in the run at hand."""
@@ -84,6 +93,8 @@ class StageForms:
         return None if outline is None else outline.layout
 
     def gradient(self, message: Message) -> Layout | None:
+        if self.activation(message) is None:
+            return None  # shapes depend on the data
         return self._gradients.get((message.edge, self._keys[message.microbatch]))
 
     def see_gradient(self, message: Message, layout: Layout) -> None:
@@ -116,7 +127,9 @@ class StageForms:
                         found.append(None)
                         continue
                     values = [outline.value for outline in before if outline is not None]
-                    found.append(outlined(module, values or [first], mode, self._dtype))
+                    is_first = not before
+                    given = [first] if is_first else values
+                    found.append(outlined(module, given, mode, self._dtype, is_first=is_first))
                 last = found[-1]
                 if last is not None and _is_unnoticed(self._loss):
                     self._loss(last.value.tree, *faked(target, mode).arguments)

@@ -83,8 +83,11 @@ def copied(module: nn.Module, index: int) -> nn.Module:
 
 
 def _copy_hooks(old: nn.Parameter, new: nn.Parameter) -> None:
+    is_learning = new.requires_grad
+    new.requires_grad_()  # or it takes no hooks
     for hook in (old._backward_hooks or {}).values():
         new.register_hook(hook)  # type: ignore[no-untyped-call]
+    new.requires_grad_(is_learning)
 
 
 def unshared(stages: Sequence[nn.Module]) -> tuple[list[nn.Module], set[int]]:
@@ -118,7 +121,8 @@ def _with_own(module: nn.Module, shared: set[int], known: dict[int, nn.Module]) 
 
 def _twin(module: nn.Module) -> nn.Module:
     """A copy of a module alone: the same weights and children, buffers of its own."""
-    twin = copy.copy(module)
+    twin: nn.Module = object.__new__(type(module))
+    vars(twin).update(vars(module))
     for name, value in vars(module).items():
         if isinstance(value, dict):
             vars(twin)[name] = copy.copy(value)

@@ -1,4 +1,4 @@
-"""Outlines: what a stage returns and changes, found without computing anything.
+"""Outlines: what a stage returns and changes in place, found without computing anything.
 
 A copy of the stage runs on fake tensors, which have a shape, a type and a device but no memory: no
 weight or buffer is touched, nothing is drawn, no attribute of the user's module is set. Where a
@@ -24,7 +24,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from weft.runtime.message import Layout, layout_of
 from weft.runtime.randomness import Keyed
 from weft.runtime.split import called
-from weft.runtime.values import Value
+from weft.runtime.values import Value, learns
 
 MISFIT = re.compile(r"shape|size|\bdim|mismatch|must match|positional argument|out of range")
 UNSUITED = re.compile(r"(?i)fake|meta|symbol|data.dependent|subclass|storage")
@@ -35,7 +35,7 @@ class Outline(NamedTuple):
 
     value: Value  # that it returns, of fake tensors
     changes_inputs: bool  # in place
-    buffers: tuple[str, ...]  # that it changes
+    differentiates: bool  # by its inputs, inside the forward
 
     @property
     def layout(self) -> Layout:
@@ -55,7 +55,7 @@ def outlining(*, is_compiled: bool) -> Iterator[FakeTensorMode]:
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     try:
         stance = torch.compiler.set_stance("force_eager") if is_compiled else nullcontext()
-        with stance, torch.no_grad(), mode, _quiet():
+        with stance, torch.enable_grad(), mode, _quiet():
             yield mode
     finally:
         log.level = level
@@ -75,30 +75,30 @@ def outlined(
     values: Sequence[Value],
     mode: FakeTensorMode,
     dtype: torch.dtype | None = None,
+    *,
+    is_first: bool,
 ) -> Outline | None:
     """The outline of a stage for these values, which are fake."""
     if any(_is_watched(module) for module in stage.modules()):
         return None
     try:
-        known = {id(weight): _fake(weight, mode, dtype) for weight in stage.parameters()}
+        weights = {id(weight): _fake(weight, mode, dtype) for weight in stage.parameters()}
         buffers = {id(buffer): _fake(buffer, mode, None) for buffer in stage.buffers()}
-        twin = copy.deepcopy(stage, {**known, **buffers})
-        given = [value.with_leaves(_copied(v, dtype) for v in value.leaves) for value in values]
-        result = Value.of(called(twin, given), "what it returns")
+        twin = copy.deepcopy(stage, {**weights, **buffers})
+        given = [_given(value, dtype, is_first=is_first) for value in values]
+        seen: list[Tensor] = []
+        for leaf in (leaf for value in given for leaf in value.leaves if leaf.requires_grad):
+            leaf.register_hook(seen.append)  # type: ignore[no-untyped-call]
+        result = Value.of(called(twin, given), "what it returns").marked()
     except Exception as error:
         if is_misfit(error):
             raise Misfit(str(error)) from error
         return None
     if not all(isinstance(leaf, FakeTensor) for leaf in result.leaves):
         return None
-    after = dict(twin.named_buffers())
-    changed = [
-        name
-        for name, buffer in stage.named_buffers()
-        if after.get(name) is not buffers[id(buffer)] or after[name]._version
-    ]
     is_changing = any(leaf._version for value in given for leaf in value.leaves)
-    return Outline(result, is_changing, tuple(changed))
+    plain = result.with_leaves(leaf.detach() for leaf in result.leaves)
+    return Outline(plain, is_changing, bool(seen))
 
 
 def _is_watched(module: nn.Module) -> bool:
@@ -117,11 +117,19 @@ def _fake(value: Tensor, mode: FakeTensorMode, dtype: torch.dtype | None) -> Ten
         dtype=dtype if dtype and value.is_floating_point() else value.dtype,
         device=value.device,
     )
-    return nn.Parameter(made, requires_grad=False) if isinstance(value, nn.Parameter) else made
+    if isinstance(value, nn.Parameter):
+        return nn.Parameter(made, requires_grad=value.requires_grad)
+    return made
 
 
-def _copied(value: Tensor, dtype: torch.dtype | None) -> Tensor:
-    return torch.empty_like(value, dtype=dtype if dtype and value.is_floating_point() else None)
+def _given(value: Value, dtype: torch.dtype | None, *, is_first: bool) -> Value:
+    """A value as the stage gets it, which it may change in place."""
+
+    def copied(leaf: Tensor, is_fixed: bool) -> Tensor:
+        made = torch.empty_like(leaf, dtype=dtype if dtype and leaf.is_floating_point() else None)
+        return made.requires_grad_(learns(made) and not is_first and not is_fixed).clone()
+
+    return value.with_leaves(map(copied, value.leaves, value.structure.fixed))
 
 
 def is_misfit(error: Exception) -> bool:

@@ -60,6 +60,7 @@ from weft.runtime.randomness import Draw
 from weft.runtime.result import Result
 from weft.runtime.rules import Scopes, rules_of
 from weft.runtime.stage import Stage
+from weft.runtime.state import Rules
 from weft.runtime.ties import End, ties_of, untie
 from weft.runtime.transport.loopback import Loopback
 from weft.runtime.values import Value
@@ -135,8 +136,9 @@ class Pipeline:
         self._compare_copies(ties)
         self._forms = StageForms(stages, program.graph, loss, delay.precision)
         self._readers = self._executors(forwards_of(first_step(program)), Stage.infer)
-        self._buffer_rules = {
-            index: self._buffer_rule(index, is_asynchronous=flow is not None)
+        tied = {end.stage for ends in ties for end in ends}
+        self._rules = {
+            index: self._rules_of(index, tied, is_asynchronous=flow is not None)
             for _, index in self._copies
         }
         makers = Makers(optimizer, scheduler)
@@ -162,7 +164,7 @@ class Pipeline:
                     self._world,
                     self._forms,
                     self._draw,
-                    self._buffer_rules,
+                    self._rules,
                 ),
                 makers,
                 loss=loss,
@@ -291,8 +293,21 @@ class Pipeline:
         )
         return made
 
-    def _buffer_rule(self, stage: int, *, is_asynchronous: bool) -> str | None:
-        """Why the forwards of a stage may change no buffer, where that is so."""
+    def _rules_of(self, stage: int, tied: set[int], *, is_asynchronous: bool) -> Rules:
+        """What the forwards of a stage may not change."""
+        rule = self._rule_of(stage, is_asynchronous=is_asynchronous)
+        shared = "other stages share it and would not see that; change it in the optimizer"
+        actions = self._program.actions
+        is_again = bool(((actions.stage == stage) & (actions.kind == Kind.R)).any())
+        again = "its backward recomputes with newer weights, and that would count twice"
+        is_newer = is_asynchronous and is_again and not self._program.is_stashing
+        return Rules(
+            rule,
+            rule or (shared if stage in tied else None),
+            rule or (again if is_newer else None),
+        )
+
+    def _rule_of(self, stage: int, *, is_asynchronous: bool) -> str | None:
         if len(self._program.placement.pipes) > 1:
             return (
                 f"{self._program.name} keeps several copies of each stage, which would differ. Use"
@@ -439,8 +454,11 @@ class Pipeline:
 
     def _begin_stages(self, *, is_training: bool) -> None:
         for (_, index), stage in self._copies.items():
-            stage.begin(self._buffer_rules[index] if is_training else None)
+            rules = self._rules[index]
+            stage.begin(rules if is_training else rules._replace(everything=None))
             stage.changes_inputs = self._forms.changes_inputs(index)
+            stage.structure_of = partial(self._forms.structure, index)
+            stage.disturbed_by = self._forms.disturbed_by(index)
 
     def _compare_first(self, inputs: Microbatches, targets: Microbatches) -> None:
         """Refuse ranks that were given different data."""

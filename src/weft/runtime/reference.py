@@ -28,6 +28,7 @@ from weft.ir.program import Program
 from weft.runtime.batch import Data, cut, weights_of
 from weft.runtime.randomness import Draw, Drawing
 from weft.runtime.split import called, names_of
+from weft.runtime.swap import Slots
 from weft.runtime.values import Value
 
 
@@ -66,6 +67,7 @@ class Reference:
         Drawing([(names_of(stage, index), stage) for index, stage in enumerate(stages)], self._draw)
         weights = (weight for stage in stages for weight in stage.parameters())
         self._device = next((weight.device for weight in weights), torch.device("cpu"))
+        self._slots = [*map(Slots, stages)]
         self._uses = _uses(stages)
         self._aliases = [
             {use.name: use.leaf for use in self._uses if use.stage == index and not use.is_first}
@@ -118,7 +120,8 @@ class Reference:
         out: Any = None
         for index, stage in enumerate(self._stages):
             before = [values[other, index] for other in graph.predecessors[index]]
-            out = called(stage, before or [copied(inputs, self._device)], self._aliases[index])
+            with self._slots[index].holding(self._aliases[index]):
+                out = called(stage, before or [copied(inputs, self._device)])
             readers = graph.successors[index]
             if readers:
                 value = Value.of(out, f"what stage {index} returns")

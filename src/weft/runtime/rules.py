@@ -21,6 +21,7 @@ from weft.runtime.delay import Delay
 from weft.runtime.lags import Scope, Versions, check_ties, scoped
 from weft.runtime.ledger import Ledger, Losses
 from weft.runtime.makers import Nonfinite
+from weft.runtime.randomness import is_compiled
 from weft.runtime.scale import Scale, Scaling
 from weft.runtime.ties import End
 from weft.runtime.world import World
@@ -126,8 +127,9 @@ def rules_of(
 ) -> Rules:
     """What updates go by; refused where the program cannot have it so."""
     clip, clip_by, nonfinite, delay = scopes
-    check_ties(program, ties)
-    _check_without_stash(program, stages, delay)
+    learning = [ends for ends in ties if _weight(stages, ends[0]).requires_grad]
+    check_ties(program, learning)
+    _check_without_stash(program, stages, learning, delay)
     groups: dict[int, list[Share]] = {}
     if clip is not None or delay.scale is not None:
         for members in scoped(program, clip_by):
@@ -151,14 +153,25 @@ def rules_of(
     )
 
 
-def _check_without_stash(program: Program, stages: Sequence[nn.Module], delay: Delay) -> None:
+def _check_without_stash(
+    program: Program,
+    stages: Sequence[nn.Module],
+    ties: Sequence[Sequence[End]],
+    delay: Delay,
+) -> None:
     """Refuse what a backward with newer weights than its forward had cannot do."""
     if program.is_stashing:
         return
-    if any(map(_is_compiled, stages)):
+    if any(is_compiled(module) for stage in stages for module in stage.modules()):
         raise InputError(
             f"{program.name} stashes nothing: its backwards look up newer weights, which a compiled"
             f" stage does not do. Use stages as they are, or a schedule that stashes"
+        )
+    if ties:
+        raise InputError(
+            f"{program.name} stashes nothing: its backwards look up newer weights, and stages"
+            f" {[end.stage for end in ties[0]]} share {ties[0][0].name}, whose ends are not equally"
+            f" new. Use a schedule that stashes, or a weight for each"
         )
     if delay.predict and (program.actions.kind == Kind.R).any():
         raise InputError(
@@ -180,12 +193,8 @@ def _shares(
     return own + [
         Share(program.stages + number, devices[home.stage], _weight(stages, home).dtype)
         for number, (home, *_) in enumerate(ties)
-        if home.stage in members
+        if home.stage in members and _weight(stages, home).requires_grad
     ]
-
-
-def _is_compiled(stage: nn.Module) -> bool:
-    return any(hasattr(module, "_orig_mod") for module in stage.modules())
 
 
 def _dtype(stage: nn.Module, index: int, tied: set[End]) -> torch.dtype | None:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from torch import Tensor, nn
-from torch.func import functional_call
+from torch import nn
 
 from weft.errors import InputError
 from weft.runtime.values import Value
@@ -52,9 +51,7 @@ def split(
     return list(slices)
 
 
-def called(
-    stage: nn.Module, values: Sequence[Value], swap: Mapping[str, Tensor] | None = None
-) -> Any:
+def called(stage: nn.Module, values: Sequence[Value]) -> Any:
     """What a stage returns for the values of the stages before it, or for its data.
 
     A tuple is spread over the arguments, unless a slice takes it as one.
@@ -63,8 +60,6 @@ def called(
         arguments: tuple[Any, ...] = tuple(value.tree for value in values)
     else:
         arguments = tuple(one for value in values for one in value.arguments)
-    if swap:
-        return functional_call(stage, dict(swap), arguments)
     return stage(*arguments)
 
 

@@ -8,11 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor, nn
 from torch.autograd import Variable
+from torch.nn.modules.module import register_module_forward_pre_hook
 
 from weft.errors import InputError, WeftError
 from weft.runtime.buffers import Buffers, Snapshot
@@ -21,13 +22,35 @@ from weft.runtime.graphs import Graphs
 from weft.runtime.randomness import WATCHED, Draw, Drawing, Drawn
 from weft.runtime.split import called, names_of
 from weft.runtime.stash import Stash, following
-from weft.runtime.values import Value, contiguous, learns
+from weft.runtime.state import FREE, Rules, State
+from weft.runtime.swap import Slots
+from weft.runtime.values import Structure, Value, contiguous, fingerprint, learns
 
 Leaves: TypeAlias = tuple[Tensor, ...]
 Gradients: TypeAlias = Sequence[Tensor | None]
 Passed: TypeAlias = tuple[Tensor | None, ...]
 Loss: TypeAlias = Callable[[Any, int], Tensor]
 Versions: TypeAlias = tuple[int, ...]
+
+
+class Cast(NamedTuple):
+    """How autocast was set when a forward ran; it runs again so."""
+
+    device: str
+    dtype: torch.dtype | None
+
+    @classmethod
+    def here(cls, device: torch.device) -> Cast:
+        kind = device.type
+        return cls(
+            kind, torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None
+        )
+
+    def again(self) -> Any:
+        is_cast = torch.is_autocast_enabled(self.device)
+        if self.dtype is None:
+            return torch.autocast(self.device, enabled=False) if is_cast else nullcontext()
+        return nullcontext() if is_cast else torch.autocast(self.device, self.dtype)
 
 
 @dataclass(slots=True)
@@ -40,6 +63,7 @@ class Saved:
     versions: Versions = ()  # of the weights
     drawn: Drawn | None = None
     buffers: Snapshot | None = None  # as they were, where the forward runs again
+    cast: Cast | None = None
     prints: Sequence[float] = ()  # of the outputs, for as long as forwards are watched
     gradients: list[tuple[nn.Parameter, Tensor]] = field(default_factory=list)
 
@@ -71,23 +95,25 @@ class Stage:
         self._drawing = Drawing([(names_of(module, index), module)], draw)
         self._recorder = Recorder()
         self._is_deferring = is_split and self._recorder.attach(module)
-        self._weights = [*module.parameters()]
-        self._buffers, self._graphs = Buffers(module, index), Graphs(index)
+        self._weights, self._slots = [*module.parameters()], Slots(module)
+        self._buffers, self._graphs = Buffers(module), Graphs(index)
+        self._state = State(module, index)
         self._saved: dict[int, Saved] = {}
         self.stashes: Sequence[Stash] = ()
         self.versions: Versions = ()
         self.is_stashing = True
         self.changes_inputs, self.has_inputs_alone = False, True
+        self.disturbed_by: int | None = None  # the stage that does so to hooks of its input
+        self.structure_of: Callable[[int], Structure | None] = lambda _: None
         self.dtype: torch.dtype | None = None  # of values, where that is not the data's
         self._device = next((p.device for p in module.parameters()), torch.device("cpu"))
 
-    def begin(self, rule: str | None = None) -> None:
-        """Look at what may have changed since the last step.
-
-        The rule says why no forward may change what the stage keeps, where that is so.
-        """
+    def begin(self, rules: Rules = FREE) -> None:
+        """Look at what may have changed since the last step."""
         self._drawing.look()
-        self._buffers.begin(rule, has_versions=bool(self.stashes))
+        if self.stashes:  # updates change weights meanwhile
+            rules = rules._replace(weights=None)
+        self._state.begin(rules, is_watched=self._draw.step < WATCHED and not self.stashes)
 
     def forward(
         self,
@@ -106,15 +132,13 @@ class Stage:
             for stash, version in zip(self.stashes, saved.versions, strict=True):
                 stash.take(version)
         if is_recomputed:
-            saved.buffers = self._buffers.snapshot()
-            with _without_graph():
-                value = self._run(microbatch, saved, self._leaves(saved))
+            saved.buffers = self._buffers.snapshot()  # kernels may be others without a graph
+            value = self._run_kept(microbatch, saved).marked()
             saved.prints = self._prints(microbatch, value)
-            saved.tape = Tape() if saved.tape else None
         else:
-            value = self._run_kept(microbatch, saved)
+            value = self._run_kept(microbatch, saved).marked()
             saved.outputs = value.leaves
-        self._buffers.check()
+        self._state.check()
         return value.with_leaves([self._handed(leaf) for leaf in value.leaves])
 
     def infer(self, microbatch: int, values: Sequence[Value]) -> Value:
@@ -123,6 +147,8 @@ class Stage:
         swap = {name: w for stash in self.stashes for name, w in stash.seen().items()}
         with _without_graph():
             value = self._run(microbatch, given, swap | self._buffers.copies())
+        self._state.check()
+        value = self._as_outlined(microbatch, value)
         return value.with_leaves([self._handed(leaf) for leaf in value.leaves])
 
     def recompute(self, microbatch: int) -> None:
@@ -191,14 +217,20 @@ class Stage:
     # values
 
     def _taken(self, value: Value) -> Value:
-        """A value without history that collects its gradients, unless data or whole numbers."""
-        return value.with_leaves(map(self._leaf, value.leaves))
+        """A value without history that collects the gradients that somebody wants."""
+        return value.with_leaves(map(self._leaf, value.leaves, value.structure.fixed))
 
-    def _leaf(self, value: Tensor) -> Tensor:
+    def _leaf(self, value: Tensor, is_fixed: bool) -> Tensor:
         leaf = self._here(value).detach()
-        if not self._is_first and learns(leaf):
+        if not self._is_first and not is_fixed and learns(leaf):
             leaf.requires_grad_()
         return leaf
+
+    def _as_outlined(self, microbatch: int, value: Value) -> Value:
+        """A value made without a graph, with what its outline knows of gradients."""
+        known = None if self.loss is not None else self.structure_of(microbatch)
+        is_known = known is not None and known.unmarked == value.structure.unmarked
+        return Value(value.leaves, known) if known is not None and is_known else value
 
     def _here(self, value: Tensor) -> Tensor:
         """A value on the device of this stage's weights, of the type that it computes with."""
@@ -208,6 +240,12 @@ class Stage:
 
     def _handed(self, value: Tensor) -> Tensor:
         """A value as others get it: what changes later, such as a buffer, is copied."""
+        if value._backward_hooks and self.disturbed_by is not None:
+            raise InputError(
+                f"stage {self.index} returns a value that it has hooked, and stage"
+                f" {self.disturbed_by} changes it in place or differentiates by it, where torch"
+                f" calls hooks in another way; let that stage start from a copy (.clone())"
+            )
         found = contiguous(value)
         is_new = value.grad_fn is not None and value._base is None
         return found if is_new or not self._is_own(found) else found.clone()
@@ -231,18 +269,19 @@ class Stage:
                 grads.append(self._here(grad))
         return roots, grads
 
-    def _marks(self, microbatch: int, weights: dict[str, Tensor]) -> list[object]:
-        """By which to see that weights have changed, if only in their data."""
+    def _marks(self, microbatch: int, swap: dict[str, Tensor]) -> list[object]:
+        """By which to see that weights with versions have changed, if only in their data."""
+        weights = [swap[name] for stash in self.stashes for name in stash.names if name in swap]
         step, _ = self._draw.place(microbatch)
-        prints = [_print(weight) for weight in weights.values()] if step < WATCHED else []
-        return [[weight._version for weight in weights.values()], prints]
+        prints = [fingerprint(weight) for weight in weights] if step < WATCHED else []
+        return [[weight._version for weight in weights], prints]
 
     def _prints(self, microbatch: int, value: Value) -> Sequence[float]:
         step, _ = self._draw.place(microbatch)
         if step >= WATCHED or (self.stashes and not self.is_stashing):
             return ()  # or the weights have changed since
         with torch.no_grad():
-            return [_print(leaf) for leaf in value.leaves]
+            return [fingerprint(leaf) for leaf in value.leaves]
 
     # running
 
@@ -257,17 +296,13 @@ class Stage:
         self, microbatch: int, saved: Saved, buffers: dict[str, Tensor] | None = None
     ) -> Value:
         """A forward whose graph is kept for the backward."""
-        weights = self._leaves(saved)
-        swap, before = {**weights, **(buffers or {})}, self._marks(microbatch, weights)
+        swap = {**self._leaves(saved), **(buffers or {})}
         is_following = bool(self.stashes) and not self.is_stashing
         with following(self.stashes) if is_following else nullcontext():
             value = self._run(microbatch, saved, swap)
-        if before != self._marks(microbatch, weights):
-            raise InputError(
-                f"stage {self.index} changes a weight in its forward, of which this program keeps"
-                f" several versions; use a schedule that flushes"
-            )
         self._graphs.check(value.leaves, self._known(saved, swap))
+        if self._graphs.is_reentrant and is_following:
+            self._refuse_checkpoint()
         return value
 
     def _known(self, saved: Saved, swap: dict[str, Tensor]) -> list[Tensor]:
@@ -276,17 +311,23 @@ class Stage:
 
     def _run(self, microbatch: int, saved: Saved, swap: dict[str, Tensor]) -> Value:
         """A forward with these weights and buffers in place of the module's own."""
-        given = saved.values
-        if self.changes_inputs:
-            given = [value.with_leaves(leaf.clone() for leaf in value.leaves) for value in given]
-        self._recorder.tape = saved.tape
+        own = torch.clone if self.changes_inputs else _passed_on
+        given = [value.with_leaves(map(own, value.leaves)) for value in saved.values]
+        self._recorder.tape, before = saved.tape, self._marks(microbatch, swap)
+        saved.cast = saved.cast or Cast.here(self._device)
         try:
-            with self._going_forward(microbatch) as saved.drawn:
-                out = called(self.module, given, swap)
+            with self._going_forward(microbatch) as saved.drawn, saved.cast.again():
+                with self._slots.holding(swap) if swap else nullcontext():
+                    out = called(self.module, given)
                 if self.loss is not None:
                     with self._draw.loss():
                         out = self.loss(out, microbatch)
             self._check_inputs(given)
+            if before != self._marks(microbatch, swap):
+                raise InputError(
+                    f"stage {self.index} changes a weight in its forward, of which this program"
+                    f" keeps several versions; use a schedule that flushes"
+                )
             return Value.of(out, f"what stage {self.index} returns")
         finally:
             self._recorder.tape = None
@@ -310,10 +351,29 @@ class Stage:
     @contextmanager
     def _going_back(self, saved: Saved) -> Iterator[None]:
         """Where a backward runs: a checkpoint in it finds what the forward found."""
+        is_following = bool(self.stashes) and not self.is_stashing
         self._recorder.tape = saved.tape
-        with self._without_autocast(), self._draw.backward(saved.drawn):
+        weights = self._leaves(saved) if self.stashes and self.is_stashing else {}
+        holding = self._slots.holding(weights) if weights else nullcontext()
+        watching = self._without_forwards() if is_following else nullcontext()
+        with self._without_autocast(), self._draw.backward(saved.drawn), holding, watching:
             yield
         self._recorder.tape = None
+
+    @contextmanager
+    def _without_forwards(self) -> Iterator[None]:
+        """Refuse a backward that runs a forward again."""
+        hook = register_module_forward_pre_hook(lambda *_: self._refuse_checkpoint())
+        try:
+            yield
+        finally:
+            hook.remove()
+
+    def _refuse_checkpoint(self) -> None:
+        raise InputError(
+            f"stage {self.index} has a checkpoint, and this program stashes nothing: its backwards"
+            f" look up newer weights, which a checkpoint does not do. Use a schedule that stashes"
+        )
 
     def _without_autocast(self) -> Any:
         """A backward computes in the types of its forward, as it does outside of autocast."""
@@ -349,10 +409,9 @@ def _passed(saved: Saved) -> Passed:
     return tuple([None if leaf.grad is None else contiguous(leaf.grad) for leaf in saved.inputs])
 
 
-def _print(value: Tensor) -> float:
-    """A number that tells a value from another one."""
-    plain = torch.view_as_real(value) if value.is_complex() else value
-    return float(plain.detach().double().sum())
+def _passed_on(leaf: Tensor) -> Tensor:
+    """A leaf as a module sees what another has computed; autocast keeps casts of leaves."""
+    return leaf.view_as(leaf) if leaf.requires_grad else leaf
 
 
 def _are_same(one: Sequence[float], other: Sequence[float]) -> bool:

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 
-from weft.errors import WeftError
+from weft.errors import InputError, WeftError
 from weft.runtime.deferred import accumulate, hooked
 
 Leaves: TypeAlias = dict[str, Tensor]
@@ -57,6 +57,10 @@ class Stash:
         if self._is_apart:
             first = {name: self._empty(value).copy_(value) for name, value in first.items()}
         self._slots[0] = self._leaves(first)
+
+    @property
+    def names(self) -> list[str]:
+        return [*self._weights]
 
     @property
     def parameters(self) -> list[nn.Parameter]:
@@ -189,8 +193,22 @@ def following(stashes: Sequence[Stash]) -> Iterator[None]:
         offset = int(saved.storage_offset())
         return Place(weight, saved.dtype, saved.size(), saved.stride(), offset)
 
-    with saved_tensors_hooks(pack, _found):
-        yield
+    is_running = True
+
+    def unpack(packed: Tensor | Place) -> Tensor:
+        if is_running:
+            raise InputError(
+                "a stage differentiates inside its forward, and this program stashes nothing: a"
+                " backward looks up newer weights, and this one would not. Use a schedule that"
+                " stashes"
+            )
+        return _found(packed)
+
+    with saved_tensors_hooks(pack, unpack):
+        try:
+            yield
+        finally:
+            is_running = False
 
 
 class Place(NamedTuple):

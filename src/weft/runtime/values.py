@@ -52,8 +52,37 @@ class Structure:
         """Whether the number of leaves says it all."""
         return self == plain(self.leaves)
 
+    @property
+    def fixed(self) -> tuple[bool, ...]:
+        """Which leaves want no gradient though they could have one."""
+        return _fixed(self)
+
+    @property
+    def unmarked(self) -> Structure:
+        return _marked(self, (False,) * self.leaves)
+
 
 TENSOR = Structure()
+FIXED = Structure(None, ("fixed",))  # a tensor that does not depend on any weight
+
+
+@lru_cache(maxsize=256)
+def _fixed(structure: Structure) -> tuple[bool, ...]:
+    if structure.kind is None:
+        return (structure is FIXED or structure == FIXED,)
+    return tuple(one for child in structure.children for one in _fixed(child))
+
+
+@lru_cache(maxsize=256)
+def _marked(structure: Structure, fixed: tuple[bool, ...]) -> Structure:
+    """The same with these leaves fixed."""
+    if structure.kind is None:
+        return FIXED if fixed[0] else TENSOR
+    children, place = [], 0
+    for child in structure.children:
+        children.append(_marked(child, fixed[place : place + child.leaves]))
+        place += child.leaves
+    return Structure(structure.kind, structure.keys, tuple(children))
 
 
 @lru_cache(maxsize=64)
@@ -80,7 +109,7 @@ class Value(NamedTuple):
     @property
     def tree(self) -> Any:
         """The value as a module sees it."""
-        if self.structure is TENSOR:
+        if self.structure.kind is None:
             return self.leaves[0]
         return _tree(self.structure, iter(self.leaves))
 
@@ -92,6 +121,11 @@ class Value(NamedTuple):
 
     def with_leaves(self, leaves: Iterable[Tensor]) -> Value:
         return Value(tuple(leaves), self.structure)
+
+    def marked(self) -> Value:
+        """The same, with what wants no gradient marked."""
+        fixed = tuple([learns(leaf) and not leaf.requires_grad for leaf in self.leaves])
+        return Value(self.leaves, _marked(self.structure, fixed)) if any(fixed) else self
 
     def to(self, device: torch.device) -> Value:
         return self.with_leaves(leaf.to(device) for leaf in self.leaves)
@@ -198,7 +232,7 @@ def read(content: bytes) -> Structure:
 
 def _described(structure: Structure) -> Any:
     if structure.kind is None:
-        return 0
+        return int(structure == FIXED)
     kind = f"{structure.kind.__module__}:{structure.kind.__qualname__}"
     if structure.kind is not type(None) and _kind(kind) is not structure.kind:
         raise InputError(
@@ -208,8 +242,8 @@ def _described(structure: Structure) -> Any:
 
 
 def _found(described: Any) -> Structure:
-    if described == 0:
-        return TENSOR
+    if isinstance(described, int):
+        return FIXED if described else TENSOR
     kind, keys, children = described
     return Structure(_kind(kind), tuple(keys), tuple(map(_found, children)))
 
@@ -232,6 +266,12 @@ def contiguous(value: Tensor) -> Tensor:
     """A value without its history, laid out as it travels: the same in one process and in many."""
     found = value.detach()
     return found if found.is_contiguous() else found.contiguous()
+
+
+def fingerprint(value: Tensor) -> float:
+    """A number that tells a tensor from another one."""
+    plain = torch.view_as_real(value) if value.is_complex() else value
+    return float(plain.detach().double().sum())
 
 
 def learns(value: Tensor) -> bool:

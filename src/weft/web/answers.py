@@ -10,22 +10,31 @@ from typing import TypeAlias
 
 from weft.cost import DEVICES, MODELS
 from weft.errors import InputError, WeftError
+from weft.explain import Relief
 from weft.ir.program import Program
 from weft.notation import from_json, from_text, from_torch_csv
 from weft.schedules import REGISTRY, Schedule
-from weft.simulate import simulate
+from weft.simulate import Steady, Step, simulate, steady
 from weft.timeline import Timeline
 from weft.verify import check
+from weft.web.figures import step_of
 from weft.web.helps import what_helps
+from weft.web.numbers import count
 from weft.web.plot import points
 from weft.web.prices import Prices, read_prices
-from weft.web.requests import MOST_ACTIONS, Request, read_request, unfolded
+from weft.web.requests import (
+    MOST_ACTIONS,
+    MOST_MICROBATCHES,
+    Request,
+    read_request,
+    unfolded,
+)
 from weft.web.view import view
 
 Answer: TypeAlias = dict[str, object]
 
 MOST_TIMELINES = 6
-MOST_PLOTTED = 8_192  # actions of the request whose plot is made
+MOST_PLOTTED = 8_192  # actions of the request whose plot is made, or that settles
 
 
 def catalogue() -> Answer:
@@ -34,6 +43,7 @@ def catalogue() -> Answer:
         "schedules": [_described(schedule) for schedule in REGISTRY],
         "models": [{"name": name, "summary": model.source} for name, model in MODELS.items()],
         "devices": [{"name": name, "summary": device.source} for name, device in DEVICES.items()],
+        "reliefs": [relief.value for relief in Relief],
     }
 
 
@@ -67,9 +77,18 @@ def _answer(given: object) -> Answer:
     if refusal is not None:
         return _refused(request, refusal.reason, refusal.nearest)
     try:
-        return {"timeline": view(request.timeline(), request.name)}
+        timeline = request.timeline()
+        step = step_of(timeline, request.shape.microbatches, _settled(request))
+        return {"timeline": view(timeline, request.name, step)}
     except WeftError as error:
         return {"refused": f"{request.name}: {error}"}
+
+
+def _settled(request: Request) -> Steady | None:
+    """What a run without flushes settles into, where finding out keeps nobody waiting."""
+    if 2 * request.shape.stages * request.shape.microbatches > MOST_PLOTTED:
+        return None
+    return request.settled()
 
 
 def _refused(request: Request, reason: str, nearest: object) -> Answer:
@@ -95,16 +114,22 @@ def helped(asked: Mapping[str, object]) -> Answer:
 
 
 def opened(asked: Mapping[str, object]) -> Answer:
-    """The timeline of a file: one that was written down, or a program's, proved and timed."""
+    """The timeline of a file: one that was written down, or a program's, proved and timed.
+
+    A run is compared by as many microbatches as the page's own steps have.
+    """
     name, text = asked.get("name"), asked.get("text")
     if not isinstance(name, str) or not isinstance(text, str) or not text.strip():
         raise InputError("a file has a name and a text")
-    found = _read(text, name[:80])
+    found, settled = _read(text, name[:80]), None
     if isinstance(found, Program):
-        found = _timed(found, read_prices(asked.get("costs", {})))
+        found, settled = _timed(found, read_prices(asked.get("costs", {})))
     elif len(found.program) > MOST_ACTIONS:
         raise InputError(f"{len(found.program):,} actions; the page shows {MOST_ACTIONS:,}")
-    return {"timelines": [view(found) | {"helps": what_helps(found)}]}
+    own = Step.of(found).microbatches
+    most = max(own, MOST_MICROBATCHES)
+    step = step_of(found, count(asked, "microbatches", most, own), settled)
+    return {"timelines": [view(found, step=step) | {"helps": what_helps(found)}]}
 
 
 def _read(text: str, source: str) -> Program | Timeline:
@@ -119,10 +144,13 @@ def _read(text: str, source: str) -> Program | Timeline:
     return from_text(text, source)
 
 
-def _timed(program: Program, prices: Prices) -> Timeline:
-    program = unfolded(program)
-    check(program)
-    return simulate(program, prices.cost(program))
+def _timed(program: Program, prices: Prices) -> tuple[Timeline, Steady | None]:
+    """Its timeline, and where it repeats what it settles into."""
+    whole, cost = unfolded(program), prices.cost(program)
+    check(whole)
+    is_small = len(program) <= MOST_PLOTTED
+    settled = steady(program, cost) if program.period and is_small else None
+    return simulate(whole, prices.cost(whole)), settled
 
 
 ANSWERS: dict[str, Callable[[Mapping[str, object]], Answer]] = {

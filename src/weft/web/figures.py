@@ -8,39 +8,68 @@ import numpy as np
 
 from weft.draw.units import is_physical
 from weft.ir.kinds import Kind
+from weft.ir.versions import staleness
+from weft.simulate import Steady, Step
 from weft.timeline import Timeline
 
 
 class Figure(NamedTuple):
-    """A number; `unit` is time, memory, share or count."""
+    """A number; `unit` is time, memory, share or count.
+
+    is_compared  whether less of it is better than more, at any shape
+    """
 
     name: str
     value: float
     unit: str
     means: str
+    is_compared: bool = True
 
 
-def figures(timeline: Timeline) -> list[dict[str, object]]:
-    """All figures of a timeline, as JSON takes them."""
-    return [figure._asdict() for figure in _figures(timeline)]
+def figures(timeline: Timeline, step: Step) -> list[dict[str, object]]:
+    """All figures of a timeline, as JSON takes them; what adds up, for one step."""
+    return [figure._asdict() for figure in _figures(timeline, step)]
 
 
-def _figures(timeline: Timeline) -> list[Figure]:
-    wall, span = timeline.bubble
+def _figures(timeline: Timeline, step: Step) -> list[Figure]:
+    bubble, share = step.bubble(timeline), step.share(timeline)
     size = "most that a device holds"
     in_shares = "" if is_physical(timeline) else "; weights of a device count 1"
     return [
-        Figure("step", timeline.makespan, "time", "from the first start to the last end"),
-        Figure("bubble, wall", wall, "share", "idle share of all devices within the step"),
-        Figure("bubble, span", span, "share", "of the busiest device, within the longest span"),
+        *_times(timeline, step),
+        Figure("bubble, wall", bubble.wall, "share", "idle share of all devices within the step"),
+        Figure("bubble, span", bubble.span, "share",
+               "of the busiest device, within the longest span"),
         Figure("in flight", _most(timeline.peak_activations), "count",
                "most microbatches between F and B on a device, in device shares"),
         Figure("memory", _most(timeline.memory.peaks), "memory", size + in_shares),
-        Figure("exposed wire", sum(timeline.exposed_communication), "time",
+        Figure("exposed wire", sum(timeline.exposed_communication) * share, "time",
                "time that devices wait for messages on their way, all together"),
-        Figure("messages", timeline.program.messages, "count", "values from device to device"),
-        Figure("sent", _sent(timeline), "memory", "size of all messages together"),
+        Figure("messages", timeline.program.messages * share, "count",
+               "values from device to device"),
+        Figure("sent", _sent(timeline) * share, "memory", "size of all messages together"),
+        Figure("stale", max(staleness(timeline.program)), "count",
+               "most updates that weights in use lag behind; 0: gradients are exact"),
     ]  # fmt: skip
+
+
+def step_of(timeline: Timeline, microbatches: int, settled: Steady | None = None) -> Step:
+    """By what a timeline is compared: a run by so many microbatches, a step by those it has."""
+    is_run = settled is not None or timeline.program.steps > 1
+    return Step(microbatches, settled) if is_run else Step.of(timeline)
+
+
+def _times(timeline: Timeline, step: Step) -> list[Figure]:
+    """Of a step, and of the whole run where that is longer."""
+    seconds, steps = step.seconds(timeline), timeline.program.steps
+    each = Figure("per microbatch", seconds / step.microbatches, "time", "the step, shared out")
+    if step.settled is None and steps == 1:
+        return [Figure("step", seconds, "time", "from the first start to the last end"), each]
+    of = f"{step.microbatches} microbatch{'es' if step.microbatches > 1 else ''}"
+    how = "once settled" if step.settled else f"on average of {steps} steps"
+    drawn = f"all that is drawn, {steps} steps"
+    run = Figure("run", timeline.makespan, "time", drawn, is_compared=False)
+    return [Figure("step", seconds, "time", f"of {of}, {how}"), each, run]
 
 
 def _most(values: list[float]) -> float:

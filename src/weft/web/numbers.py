@@ -18,9 +18,9 @@ def text(given: Mapping[str, object], name: str) -> str:
     return value
 
 
-def count(given: Mapping[str, object], name: str, most: int) -> int:
-    """A whole number from 1 up; 1 where there is none."""
-    value = given.get(name, 1)
+def count(given: Mapping[str, object], name: str, most: int, usual: int = 1) -> int:
+    """A whole number from 1 up; the usual one where there is none."""
+    value = given.get(name, usual)
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
         raise InputError(f"{_words(name)}: a whole number from 1 to {most}")
     return value

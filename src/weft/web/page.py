@@ -14,7 +14,9 @@ from importlib.resources import files
 from os import PathLike
 from pathlib import Path
 
+from weft.simulate import Step
 from weft.timeline import Timeline
+from weft.web.figures import step_of
 from weft.web.helps import what_helps
 from weft.web.view import view
 from weft.web.words import words
@@ -39,10 +41,14 @@ def page(
     *,
     options: Mapping[str, object] | None = None,
 ) -> str:
-    """The page of some timelines, under their own names or these; `options` it begins with."""
+    """The page of some timelines, under their own names or these; `options` it begins with.
+
+    Runs are compared by as many microbatches as the largest step has.
+    """
     names = [*titles, *[""] * (len(timelines) - len(titles))]
+    most = max((Step.of(timeline).microbatches for timeline in timelines), default=1)
     views = [
-        view(timeline, name) | {"helps": what_helps(timeline)}
+        view(timeline, name, step_of(timeline, most)) | {"helps": what_helps(timeline)}
         for timeline, name in zip(timelines, names, strict=True)
     ]
     return assembled({"timelines": views, "options": options or {}})

@@ -1,7 +1,7 @@
 """Requests: what a live page asks for, read with suspicion, and its timeline.
 
     {"schedule": "1f1b", "variant": "", "devices": 4, "microbatches": 8, "stages_per_device": 1,
-     "updates": 2, "streams": false, "forward": 1, ...}
+     "updates": 2, "relief": "--recompute all", "streams": false, "forward": 1, ...}
 
 `prices` has all that things cost.
 """
@@ -13,10 +13,11 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from weft.errors import InputError
+from weft.explain import Relief, relieved
 from weft.ir.program import Program
-from weft.lower import experts, offload, wires
+from weft.lower import experts, offload, recompute, wires
 from weft.schedules import REGISTRY, Schedule, Shape
-from weft.simulate import simulate
+from weft.simulate import Steady, settling, simulate, steady
 from weft.timeline import Timeline
 from weft.verify import check
 from weft.web.numbers import count, text
@@ -36,19 +37,32 @@ class Request:
     schedule: Schedule
     shape: Shape
     prices: Prices
+    relief: Relief = Relief.NONE
     has_streams: bool = False
 
     @property
     def name(self) -> str:
         variant = self.shape.variant
-        return f"{self.schedule.name} ({variant})" if variant else self.schedule.name
+        name = f"{self.schedule.name} ({variant})" if variant else self.schedule.name
+        return f"{name} {self.relief.value}".rstrip()
 
     def timeline(self) -> Timeline:
         """The proved program, timed; InputError or ProgramError where there is none."""
         program = proved(self.schedule.name, self.shape)
         if self.has_streams:
-            return _in_streams(program, self.prices)
-        return simulate(program, self.prices.cost(program))
+            return _in_streams(program, self.prices, self.relief)
+        timeline = simulate(program, self.prices.cost(program))
+        if self.relief is Relief.NONE:
+            return timeline
+        return simulate(relieved(timeline, self.relief), timeline.cost)
+
+    def settled(self) -> Steady | None:
+        """What it settles into where it does not flush; what waits on the host delays nothing."""
+        if not self.schedule.is_asynchronous:
+            return None
+        program = settling(self.schedule, self.shape)
+        program = recompute(program) if self.relief.is_recomputing else program
+        return steady(program, self.prices.cost(program))
 
 
 @lru_cache(maxsize=16)
@@ -67,12 +81,24 @@ def read_request(given: object) -> Request:
     shape = Shape(
         devices=count(given, "devices", MOST_DEVICES),
         microbatches=count(given, "microbatches", MOST_MICROBATCHES),
-        stages_per_device=count(given, "stages_per_device", MOST_STAGES_PER_DEVICE),
+        stages_per_device=count(
+            given, "stages_per_device", MOST_STAGES_PER_DEVICE, schedule.stages_for()
+        ),
         variant=text(given, "variant"),
         updates=count(given, "updates", MOST_UPDATES),
     )
     check_size(schedule, shape)
-    return Request(schedule, shape, read_prices(given), given.get("streams") is True)
+    return Request(
+        schedule, shape, read_prices(given), _relief(given), given.get("streams") is True
+    )
+
+
+def _relief(given: Mapping[str, object]) -> Relief:
+    try:
+        return Relief(text(given, "relief"))
+    except ValueError:
+        known = ", ".join(repr(relief.value) for relief in Relief)
+        raise InputError(f"relief is one of {known}") from None
 
 
 def check_size(schedule: Schedule, shape: Shape) -> None:
@@ -94,9 +120,12 @@ def unfolded(program: Program) -> Program:
     return program.unrolled() if program.period else program
 
 
-def _in_streams(program: Program, prices: Prices) -> Timeline:
+def _in_streams(program: Program, prices: Prices, relief: Relief) -> Timeline:
     """With every stream in use: pairs cut into parts, all saved state offloaded, and wires."""
-    if bool(program.actions.joined.any()):
+    has_pairs = bool(program.actions.joined.any())
+    if relief.is_recomputing:
+        program = recompute(program)
+    if has_pairs:
         program = experts(program, layers=1)
     cost = prices.cost(program)
     return simulate(wires(offload(simulate(program, cost))), cost)

@@ -13,10 +13,13 @@ import numpy as np
 from weft.draw.bands import ROWS, shown_ends
 from weft.draw.caption import title
 from weft.draw.units import Unit, memory_unit, time_unit
+from weft.explain import is_fitting
 from weft.ir.actions import Index
 from weft.ir.lanes import Lane
 from weft.ir.program import Program
 from weft.ir.values import Value
+from weft.ir.versions import staleness
+from weft.simulate import Step
 from weft.timeline import CAUSES, Category, Timeline
 from weft.web.columns import Packed, exact, rounded
 from weft.web.figures import figures
@@ -25,9 +28,12 @@ FIELDS = ("stage", "kind", "microbatch", "span", "version", "pipe", "edge", "seg
 STRETCH_FIELDS = ("device", "cause", "start", "end", "before", "waits_for")
 
 
-def view(timeline: Timeline, name: str = "") -> dict[str, object]:
-    """Everything that is known of a timeline, under its own name or another."""
-    program = timeline.program
+def view(timeline: Timeline, name: str = "", step: Step | None = None) -> dict[str, object]:
+    """Everything that is known of a timeline, under its own name or another.
+
+    `step` says by what it is compared; else by what its program calls a step.
+    """
+    program, step = timeline.program, step or Step.of(timeline)
     return {
         "name": name or program.name,
         "title": title(program.renamed(name) if name else program),
@@ -41,13 +47,23 @@ def view(timeline: Timeline, name: str = "") -> dict[str, object]:
         "opening": float(timeline.start.min(initial=np.inf)) if len(program) else 0.0,
         "makespan": timeline.makespan,
         "units": {"time": _unit(time_unit(timeline)), "memory": _unit(memory_unit(timeline))},
-        "figures": figures(timeline),
+        "steps": program.steps,
+        "step": step.microbatches,
+        "group": _group(timeline),
+        "figures": figures(timeline, step),
         "columns": _columns(timeline),
         "reads": _reads(program),
         "idle": _idle(timeline),
         "critical": exact(np.array(timeline.critical_path.actions, np.int32)),
         "memory": _memory(timeline),
     }
+
+
+def _group(timeline: Timeline) -> str:
+    """What sets timelines apart before any figure does."""
+    if is_fitting(timeline) is False:
+        return "does not fit"
+    return "older weights" if max(staleness(timeline.program)) else "exact gradients"
 
 
 def _unit(unit: Unit) -> dict[str, object]:

@@ -21,7 +21,8 @@ def _page(name: str, schedule: Schedule) -> Iterator[tuple[str, str]]:
     yield "paper", schedule.paper
     yield "time", f"{claims.formula}  ({_MEASURES[claims.measure]})"
     yield "peak", f"{claims.peak_formula}  (microbatches in flight, in shares of a device)"
-    yield "stages", f"{_stages(schedule).replace('+', ' or more')} on each device"
+    usual = "" if schedule.stages_per_device[1] else f"; {schedule.stages_for()} unless -k says so"
+    yield "stages", f"{_stages(schedule).replace('+', ' or more')} on each device{usual}"
     for need in schedule.needs:
         yield "needs", need.words
     for variant, meaning in schedule.variants.items():
@@ -57,7 +58,7 @@ def _described(name: str, schedule: Schedule) -> dict[str, object]:
             "measure": claims.measure,
             "peak_activations": claims.peak_formula,
         },
-        "stages_per_device": {"least": least, "most": most},
+        "stages_per_device": {"least": least, "most": most, "default": schedule.stages_for()},
         "needs": [need.words for need in schedule.needs],
         "variants": dict(schedule.variants),
         "takes_graph": schedule.takes_graph,

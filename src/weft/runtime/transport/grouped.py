@@ -87,6 +87,7 @@ class Grouped:
         self._ahead: dict[Channel, int] = defaultdict(int)  # posted and not taken
         self._headers: dict[Message, deque[bytes]] = defaultdict(deque)
         self._unsent: dict[Message, Route] = {}
+        self._unheard: set[Message] = set()  # gradients of which it is not known who is there
         mesh.handle(Record.HEADER, self._on_header)
 
     def sender(self, route: Route, forms: Forms) -> Send:
@@ -98,11 +99,12 @@ class Grouped:
         def send(values: Values) -> None:
             self._unsent.pop(message, None)
             found, known = layout_of(values), forms()
+            if known is None or message.direction is Direction.GRADIENT:
+                forms.see(found)
+                self._mesh.tell(destination, Record.HEADER, named(message) + written(found))
             if known is None:
                 known = found
-                forms.see(known)
-                self._mesh.tell(destination, Record.HEADER, named(message) + written(known))
-            elif found != known:
+            elif not _is_within(found, known):
                 raise _changed(route, known, found)
             self._send(route, known, values)
             while len(queue) > window * max(1, len(values)):
@@ -116,13 +118,18 @@ class Grouped:
 
         def receive() -> Values:
             self._post_until(route)
-            values = []
+            values: list[Tensor | Structure | None] = []
             self._ahead[route.source, message.direction] -= 1
             for work, value in self._posted.pop(message):
                 if work is not None:
                     self._finish(work, route, str(route))
                 values.append(value)
             self._check(route)
+            if message in self._unheard:
+                self._unheard.discard(message)
+                sent = read(self._header(route))
+                forms.see(sent)
+                values = [None if form is None else v for v, form in zip(values, sent, strict=True)]
             self._post_ahead(route)
             return values
 
@@ -166,7 +173,7 @@ class Grouped:
             if not isinstance(form, Form):
                 continue
             value = values[place] if place < len(values) else None
-            if value is None:  # this rank has given up
+            if value is None:  # nothing computed it, or this rank has given up
                 value = torch.zeros(form.shape, dtype=form.dtype, device=self._device)
             tensor, tag = value.contiguous(), self._tag(message, place)
             try:
@@ -199,6 +206,8 @@ class Grouped:
         if layout is None:
             layout = read(self._header(route))
             self._forms[message].see(layout)
+        elif message.direction is Direction.GRADIENT:
+            self._unheard.add(message)
         posted = []
         for place, form in enumerate(layout):
             if not isinstance(form, Form):
@@ -254,6 +263,12 @@ class Grouped:
         except RankError as reason:
             return reason
         raise AssertionError("such a wait does not end")
+
+
+def _is_within(found: Layout, known: Layout) -> bool:
+    """Whether what is sent is what the other end expects, but for what is not there."""
+    pairs = zip(found, known, strict=False)
+    return len(found) == len(known) and all(one in (None, other) for one, other in pairs)
 
 
 def _changed(route: Route, known: Layout, found: Layout) -> WeftError:

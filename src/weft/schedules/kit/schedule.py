@@ -77,12 +77,15 @@ class Schedule:
     is_asynchronous: bool = False
 
     def __call__(self, **shape: object) -> Program:
-        """The program of a shape, given as keywords: devices=4, microbatches=8."""
-        shape.setdefault("stages_per_device", self.stages_per_device[0])
+        """The program of a shape, given as keywords: devices=4, microbatches=8.
+
+        Without stages_per_device it has as many as everywhere else: see `stages_for`.
+        """
+        shape.setdefault("stages_per_device", self.stages_for())
         return self.program(Shape(**shape))  # type: ignore[arg-type]
 
     def stages_for(self, wanted: int | None = None) -> int:
-        """Stages on a device: as many as wanted where it takes any number, else its own."""
+        """Stages on a device: as wanted, or two, where it takes any number; else its own."""
         least, most = self.stages_per_device
         return max(least, wanted or LOOPS) if most is None else least
 

@@ -2,15 +2,44 @@
 
 import { el } from "weft/dom.js";
 
+const FEW = 8; // timelines that are found at a glance
+
+/** A chip for each timeline; of many, those of one group whose names are asked for. */
 export function buildChooser(app, place) {
-  const update = () => place.replaceChildren(...(app.timelines.length > 1 ? app.timelines.map((one) => chip(app, one)) : []));
+  const filter = el("input", { type: "search", placeholder: "Filter", "aria-label": "Filter the timelines by name", oninput: () => update() });
+  const groups = el("div", { class: "groups", role: "group", "aria-label": "Groups of timelines" });
+  const chips = el("div", { class: "chips" });
+  let group = null; // of none yet, that of the first
+  const open = (other) => { group = other; update(); };
+  const update = () => {
+    const { timelines } = app;
+    const isMany = timelines.length > FEW;
+    const all = [...new Set(timelines.map(groupOf))];
+    if (!all.includes(group)) group = all[0];
+    filter.hidden = !isMany;
+    groups.replaceChildren(...(isMany && all.length > 1 ? all.map((one) => choice(app, one, one === group, open)) : []));
+    const isWanted = (one) => !isMany || isShown(app, one)
+      || (filter.value.trim() ? isNamed(one, filter.value) : groupOf(one) === group);
+    chips.replaceChildren(...(timelines.length > 1 ? timelines.filter(isWanted).map((one) => chip(app, one)) : []));
+    place.hidden = timelines.length < 2;
+  };
   app.on("timelines", update);
+  place.replaceChildren(el("div", { class: "chips" }, filter, groups), chips);
   update();
 }
 
+/** What sets timelines apart before any figure does. */
+const groupOf = ({ group }) => group ?? "other";
+const isShown = (app, timeline) => !app.hidden.has(timeline.key);
+const isNamed = ({ name }, text) => name.toLowerCase().includes(text.trim().toLowerCase());
+
+function choice(app, group, isOpen, open) {
+  const count = app.timelines.filter((one) => groupOf(one) === group).length;
+  return el("button", { class: "link", "aria-pressed": isOpen, onclick: () => open(group) }, `${group} (${count})`);
+}
+
 function chip(app, timeline) {
-  const isShown = !app.hidden.has(timeline.key);
-  return el("button", { class: "chip", "aria-pressed": isShown, title: timeline.title, onclick: () => app.toggle(timeline) }, timeline.name);
+  return el("button", { class: "chip", "aria-pressed": isShown(app, timeline), title: timeline.title, onclick: () => app.toggle(timeline) }, timeline.name);
 }
 
 export function buildWindow(app, bar, thumb) {

@@ -13,7 +13,7 @@ const SIZES = {
 };
 const UPDATES = { updates: { words: "Updates, of a run that does not flush", least: 1, most: 8, step: 1 } };
 const USUAL = {
-  chosen: [{ schedule: "1f1b", variant: "", stages_per_device: 1 }],
+  chosen: [{ schedule: "1f1b", variant: "", relief: "" }],
   devices: 4, microbatches: 8, updates: 2, ...USUAL_COSTS,
 };
 const OTHERS = ["zb-h1", "interleaved-1f1b", "gpipe", "zbv", "zb-h2", "eager-1f1b"]; // to compare with
@@ -35,16 +35,23 @@ class Controls {
     this.app = app;
     this.place = place;
     this.schedules = new Map(app.live.schedules.map((schedule) => [schedule.name, schedule]));
-    this.state = { ...structuredClone(USUAL), ...fromAddress() };
-    this.files = []; // { name, text, views, costs that it was timed at }
+    this.state = this.wanted();
+    this.files = []; // { name, text, views, what they were asked with }
     this.timelines = []; // of the schedules
-    this.isDue = this.isAsking = this.isAskingMore = false;
+    this.isDue = this.isAsking = this.isMoreDue = this.isAskingMore = false;
     this.refusals = el("div", { role: "alert" });
     this.lengths = el("div", {});
     this.moreLater = debounced(200, () => this.more());
     this.hasStreams = app.options.streams;
     app.on("timelines", () => this.followStreams());
     app.on("select", () => this.moreLater()); // another tab may be open
+  }
+
+  /** What the address says, and the usual for the rest. */
+  wanted() {
+    const state = { ...structuredClone(USUAL), ...fromAddress() };
+    for (const one of state.chosen) one.stages_per_device ??= this.schedules.get(one.schedule)?.stages_per_device ?? 1;
+    return state;
   }
 
   // the form
@@ -97,11 +104,13 @@ class Controls {
     };
     const names = [...this.schedules.values()].map(({ name, summary }) => ({ value: name, words: name, title: summary }));
     const fields = [choice("Schedule", names, one.schedule, (name) =>
-      choose({ schedule: name, variant: "", stages_per_device: this.schedules.get(name).stages_per_device }))];
+      choose({ schedule: name, variant: "", relief: "", stages_per_device: this.schedules.get(name).stages_per_device }))];
     if (known?.variants.length) {
       const variants = ["", ...known.variants].map((value) => ({ value, words: value || "no variant" }));
       fields.push(choice("Variant", variants, one.variant, (variant) => choose({ variant })));
     }
+    const reliefs = this.app.live.reliefs.map((value) => ({ value, words: value || "all in memory" }));
+    fields.push(choice("Memory", reliefs, one.relief, (relief) => choose({ relief })));
     const children = [el("div", { class: "field" }, ...fields)];
     if (known?.loops) {
       children.push(slider("Stages per device", { least: 1, most: 8, step: 1 }, one.stages_per_device, (value) => {
@@ -136,15 +145,15 @@ class Controls {
   add() {
     const names = new Set(this.state.chosen.map((one) => one.schedule));
     const schedule = OTHERS.find((name) => !names.has(name)) ?? OTHERS[0];
-    this.open({ schedule, variant: "", stages_per_device: this.schedules.get(schedule).stages_per_device });
+    this.open({ schedule, variant: "", relief: "", stages_per_device: this.schedules.get(schedule).stages_per_device });
   }
 
   /** Beside what is there; again the same is not added. */
-  open({ schedule, variant, stages_per_device }) {
+  open({ schedule, variant, relief, stages_per_device }) {
     const { chosen } = this.state;
-    if (chosen.some((one) => one.schedule === schedule && one.variant === variant)) return;
+    if (chosen.some((one) => one.schedule === schedule && one.variant === variant && one.relief === relief)) return;
     if (chosen.length >= MOST) chosen.pop();
-    chosen.push({ schedule, variant, stages_per_device });
+    chosen.push({ schedule, variant, relief, stages_per_device });
     this.set({}, true);
   }
 
@@ -219,10 +228,10 @@ class Controls {
 
   /** A program takes the costs that are chosen; a timeline has its own, and so has a page. */
   async time(file) {
-    const asked = costsAsked(this.state);
-    if (file.costs === JSON.stringify(asked) || (file.views && !file.costs)) return;
-    const { timelines } = await post("/open", { name: file.name, text: file.text, costs: asked });
-    Object.assign(file, { views: timelines, costs: JSON.stringify(asked) });
+    const asked = { costs: costsAsked(this.state), microbatches: this.state.microbatches };
+    if (file.asked === JSON.stringify(asked) || (file.views && !file.asked)) return;
+    const { timelines } = await post("/open", { name: file.name, text: file.text, ...asked });
+    Object.assign(file, { views: timelines, asked: JSON.stringify(asked) });
   }
 
   followStreams() {
@@ -232,7 +241,7 @@ class Controls {
   }
 
   async followAddress() {
-    const asked = { ...structuredClone(USUAL), ...fromAddress() };
+    const asked = this.wanted();
     if (JSON.stringify(asked) === JSON.stringify(this.state)) return;
     this.state = asked;
     this.build();
@@ -242,24 +251,35 @@ class Controls {
   // what the open tab needs beyond the timelines, one question after the other so that none waits
 
   async more() {
-    if (this.isAsking || this.isAskingMore) return;
+    this.isMoreDue = true;
+    if (this.isAsking || this.isAskingMore) return; // asked again behind it
     this.isAskingMore = true;
-    try {
-      if (this.app.tab === "plot") await this.plot();
-      if (this.app.tab === "helps") await this.help();
-    } catch (error) {
-      tell(error.message, true);
+    while (this.isMoreDue) {
+      this.isMoreDue = false;
+      try {
+        if (this.app.tab === "plot") await this.plot();
+        if (this.app.tab === "helps") await this.help();
+      } catch (error) {
+        tell(error.message, true);
+      }
     }
     this.isAskingMore = false;
   }
 
+  /** Of a schedule in the plot: as many as it is chosen with, else several where the first has. */
+  stagesOf(schedule, { stages_per_device: first }) {
+    const chosen = this.state.chosen.find((one) => one.schedule === schedule);
+    return chosen?.stages_per_device ?? Math.max(first, this.schedules.get(schedule).stages_per_device);
+  }
+
   async plot() {
     const [request] = this.requests();
-    const shape = JSON.stringify({ ...request, schedule: "", variant: "" });
+    const shape = JSON.stringify({ ...request, schedule: "", variant: "", relief: "" });
     if (this.plotted === shape) return;
     const found = [];
     for (const schedule of this.schedules.keys()) {
-      const { points } = await post("/plot", { request: { ...request, schedule, variant: "" } });
+      const stages = { stages_per_device: this.stagesOf(schedule, request) };
+      const { points } = await post("/plot", { request: { ...request, ...stages, schedule, variant: "" } });
       if (this.isAsking) return; // about something else; asked again behind it
       found.push(...points);
       this.app.points = [...found];
@@ -271,10 +291,19 @@ class Controls {
   async help() {
     for (const timeline of this.app.timelines) {
       if (timeline.helps !== undefined || !timeline.request) continue;
-      timeline.helps = (await post("/helps", { request: timeline.request })).helps;
+      timeline.helps = await helpsOf(timeline.request);
       if (this.isAsking) return;
     }
     if (this.app.tab === "helps") this.app.updateTab();
+  }
+}
+
+/** What would help, or why that is not known. */
+async function helpsOf(request) {
+  try {
+    return (await post("/helps", { request })).helps;
+  } catch (error) {
+    return { refused: error.message };
   }
 }
 

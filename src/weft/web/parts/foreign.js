@@ -30,7 +30,7 @@ export function viewOf(document, words) {
     is_plain: true, is_measured: document.measured === true, has_versions: numbers.version.some((version) => version > 0),
     devices, edges: edgesOf(program.graph), lanes, bounds, opening, makespan,
     units: { time: document.measured === true ? SECONDS : NO_UNIT, memory: NO_UNIT },
-    figures: [{ name: "step", value: makespan, unit: "time", means: "from the first start to the last end" }],
+    ...figuresOf(program, numbers, makespan),
     columns: columnsOf(numbers, start, end),
     reads: { consumer: packed([]), producer: packed([]), value: packed([]), values: [] },
     idle: idleOf({ lanes, bounds, start, end, devices, opening, closing: opening + makespan }),
@@ -38,6 +38,18 @@ export function viewOf(document, words) {
     memory: { categories: [], peaks: Array(devices).fill(0), capacity: null,
       devices: Array.from({ length: devices }, () => ({ times: packed([0], "f8"), levels: {} })) },
   };
+}
+
+/** The time of a step: of several, on average. */
+function figuresOf(program, numbers, makespan) {
+  const step = isCount(program.microbatches, MOST_ACTIONS) ? Math.max(1, program.microbatches) : 1;
+  const last = numbers.microbatch.reduce((most, microbatch) => Math.max(most, microbatch), 0);
+  const steps = Number.isInteger(program.microbatches) ? Math.floor(last / step) + 1 : 1;
+  const means = steps > 1 ? `of ${step} microbatches, on average of ${steps} steps` : "from the first start to the last end";
+  return { steps, step, figures: [
+    { name: "step", value: makespan / steps, unit: "time", means },
+    { name: "per microbatch", value: makespan / steps / step, unit: "time", means: "the step, shared out" },
+  ] };
 }
 
 const isCount = (value, most) => Number.isInteger(value) && value >= 0 && value <= most;

@@ -13,6 +13,9 @@ export function amount(value, unit) {
 
 export const percent = (share) => `${(100 * share).toFixed(1)}%`;
 
+/** What a picture shows from its first start to its last end. */
+export const spanOf = (timeline) => (timeline.steps > 1 ? "run" : "step");
+
 /** A figure in its unit: time, memory, share or count. */
 export function figureText(figure, units) {
   if (figure.unit === "share") return percent(figure.value);

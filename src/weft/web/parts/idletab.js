@@ -1,19 +1,19 @@
 // Idle time: for each device its work and why it waits, as bars and as numbers.
 
 import { el, table } from "weft/dom.js";
-import { amount, percent } from "weft/format.js";
+import { amount, percent, spanOf } from "weft/format.js";
 import { CAUSE_COLOURS } from "weft/palette.js";
 
 export function idleTab(app) {
   return app.shown().map((timeline) => {
     const { sums } = timeline.idle;
     const causes = timeline.idle.causes.filter((cause) => sums.some((of) => of[cause]));
-    const headings = ["device", { text: "share of the step", title: "work, then every cause of waiting", isWords: true }, "work", "idle",
+    const headings = ["device", { text: `share of the ${spanOf(timeline)}`, title: "work, then every cause of waiting", isWords: true }, "work", "idle",
       ...causes.map((cause) => ({ text: cause, title: timeline.words.causes[cause] }))];
     const rows = sums.map((of, device) => row(timeline, `device ${device}`, of, causes, timeline.makespan));
     const all = Object.fromEntries(["work", ...causes].map((name) => [name, sums.reduce((sum, of) => sum + (of[name] ?? 0), 0)]));
     rows.push(row(timeline, "all", all, causes, timeline.makespan * timeline.devices));
-    return table(`${timeline.title}. Idle is time in which a device computes nothing within the step.`, headings, rows);
+    return table(`${timeline.title}. Idle is time in which a device computes nothing within the ${spanOf(timeline)}.`, headings, rows);
   });
 }
 

@@ -4,8 +4,8 @@ import { byId, el, table } from "weft/dom.js";
 import { amount, tickStep } from "weft/format.js";
 
 const SVG = "http://www.w3.org/2000/svg";
-const BOX = { height: 204, left: 58, right: 110, top: 8, bottom: 36 };
-const LIST = 480; // pixels beside the drawing
+const BOX = { height: 204, left: 78, right: 110, top: 8, bottom: 36 };
+const LIST = 560; // pixels beside the drawing
 const APART = 44; // pixels between the numbers of an axis
 
 export function plotTab(app) {
@@ -20,11 +20,12 @@ export function plotTab(app) {
 function list(app, points) {
   const { units } = app;
   const best = unbeaten(points);
-  const rows = [...points].sort((one, other) => one.time - other.time || one.memory - other.memory).map((point) => [
+  const isLast = (point) => point.is_fitting === false;
+  const rows = [...points].sort((one, other) => isLast(one) - isLast(other) || one.time - other.time || one.memory - other.memory).map((point) => [
     el("button", { class: "link", onclick: () => app.openPoint(point) }, point.name),
     amount(point.time, units.time),
     amount(point.memory, units.memory),
-    best.includes(point) ? "●" : "",
+    best.includes(point) ? "●" : isLast(point) ? "does not fit" : "",
   ]);
   const refused = app.points.filter((point) => point.refused).map((point) =>
     el("p", { class: "note" }, `${point.name}: ${point.refused}`));
@@ -46,6 +47,7 @@ function drawing(app, points) {
   const root = shape("svg", { viewBox: `0 0 ${width} ${height}`, width, height, class: "plot", role: "group", "aria-label": "Memory against step time" });
   const { units } = app;
   axes(root, { x, y, x0, x1, y0, y1, width, units });
+  capacity(app, root, { y, y1, width });
   const best = unbeaten(points);
   root.append(shape("polyline", { points: best.map((one) => `${x(one.time)},${y(one.memory)}`).join(" "), fill: "none", stroke: "var(--accent)", "stroke-dasharray": "4 3" }));
   const taken = points.map((point) => ({ x: x(point.time) - 6, right: x(point.time) + 6, y: y(point.memory) }));
@@ -54,6 +56,15 @@ function drawing(app, points) {
     root.append(dot(app, point, x(point.time), y(point.memory), best.includes(point), taken, units));
   }
   return root;
+}
+
+/** The memory that a device has, where that is known. */
+function capacity(app, root, { y, y1, width }) {
+  const has = app.timelines.find((timeline) => timeline.capacity)?.capacity;
+  if (!has || has > y1) return;
+  const { left, right } = BOX;
+  root.append(shape("line", { x1: left, x2: width - right, y1: y(has), y2: y(has), stroke: "var(--strong)", "stroke-dasharray": "2 3" }),
+    shape("text", { x: width - right + 4, y: y(has) + 4, class: "faint" }, "a device has"));
 }
 
 function shape(name, properties, ...children) {
@@ -97,10 +108,11 @@ function apart(numbers, x) {
   return kept;
 }
 
-/** Those that no other beats in both time and memory, fastest first. */
+/** Of those that fit, the ones that no other beats in both time and memory, fastest first. */
 function unbeaten(points) {
   const found = [];
-  for (const point of [...points].sort((a, b) => a.time - b.time || a.memory - b.memory)) {
+  const fitting = points.filter((point) => point.is_fitting !== false);
+  for (const point of fitting.sort((a, b) => a.time - b.time || a.memory - b.memory)) {
     if (!found.length || point.memory < found.at(-1).memory - 1e-9) found.push(point);
   }
   return found;
@@ -110,11 +122,12 @@ const isShown = (app, point) => app.shown().some((timeline) => timeline.name ===
 
 function dot(app, point, x, y, isBest, taken, units) {
   const open = () => app.openPoint(point);
-  const words = `${point.name}: ${amount(point.time, units.time)}, ${amount(point.memory, units.memory)}`;
+  const fits = point.is_fitting === false ? ", does not fit" : "";
+  const words = `${point.name}: ${amount(point.time, units.time)}, ${amount(point.memory, units.memory)}${fits}`;
   const isOpen = isShown(app, point);
   const place = isBest || isOpen ? labelPlace(taken, x, y, point.name.length * 6) : null;
   const mark = shape("g", { tabindex: "0", role: "button", "aria-label": words },
-    shape("circle", { cx: x, cy: y, r: isOpen ? 7 : 5, fill: isBest ? "var(--accent)" : "var(--faint)", stroke: "var(--panel)" }),
+    shape("circle", { cx: x, cy: y, r: isOpen ? 7 : 5, ...look(point, isBest) }),
     shape("title", {}, words),
     ...(place ? [shape("text", { x: x + 9, y: place }, point.name)] : []));
   mark.addEventListener("click", open);
@@ -124,6 +137,12 @@ function dot(app, point, x, y, isBest, taken, units) {
     open();
   });
   return mark;
+}
+
+/** Hollow where a device has less memory than it takes. */
+function look(point, isBest) {
+  if (point.is_fitting === false) return { fill: "var(--panel)", stroke: "var(--strong)" };
+  return { fill: isBest ? "var(--accent)" : "var(--faint)", stroke: "var(--panel)" };
 }
 
 /** Beside the point, a little higher or lower where another label stands; else none. */

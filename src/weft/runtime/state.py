@@ -1,0 +1,64 @@
+"""State: what a stage keeps from forward to forward, and where no forward may change it.
+
+Where a stage has several copies, or several stages share a module or a weight, a change that one
+of them makes to itself would be unknown to the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from torch import Tensor, nn
+
+from weft.errors import InputError
+from weft.runtime.values import fingerprint
+
+
+class Rules(NamedTuple):
+    """Why no forward may change anything that a stage keeps, or no weight, or no number."""
+
+    everything: str | None = None
+    weights: str | None = None
+    numbers: str | None = None
+
+
+FREE = Rules()
+
+
+class State:
+    """What one copy of a stage keeps: weights, buffers, and numbers in attributes."""
+
+    def __init__(self, module: nn.Module, stage: int) -> None:
+        self._module, self._stage = module, stage
+        self._rules, self._is_watched = FREE, False
+        self._before: dict[str, object] = {}
+
+    def begin(self, rules: Rules, *, is_watched: bool) -> None:
+        """Obey these from now on; watched closely, data of weights are looked at too."""
+        self._rules, self._is_watched = rules, is_watched
+        self._before = dict(self._found())
+
+    def check(self) -> None:
+        """Refuse a forward that has changed what it may not."""
+        for name, now in self._found():
+            if name not in self._before or self._before[name] != now:
+                rule = self._rules.everything or self._rules.weights or self._rules.numbers
+                raise InputError(f"stage {self._stage} changes its {name}; {rule}")
+
+    def _found(self) -> Iterator[tuple[str, object]]:
+        """What is to stay, by name."""
+        if self._rules.weights:
+            for name, weight in self._module.named_parameters():
+                yield f"weight {name}", self._mark(weight)
+        if self._rules.everything:
+            for name, buffer in self._module.named_buffers():
+                yield f"buffer {name}", (id(buffer), buffer._version)
+        if self._rules.everything or self._rules.numbers:
+            for path, module in self._module.named_modules():
+                for name, value in vars(module).items():
+                    if type(value) in (int, float):
+                        yield f"attribute {path}.{name}".replace(" .", " "), value
+
+    def _mark(self, weight: Tensor) -> object:
+        return id(weight), weight._version, fingerprint(weight) if self._is_watched else 0.0

@@ -30,6 +30,7 @@ SEED = 3
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 NamedParameters: TypeAlias = Iterable[tuple[str, nn.Parameter]]
+Make: TypeAlias = Callable[[NamedParameters], Optimizer]
 
 
 @dataclass
@@ -150,7 +151,7 @@ def prefix_of(case: Case, stage: int) -> str:
 # settings
 
 
-def optimizer_of(case: Case) -> Callable[[NamedParameters], Optimizer] | None:
+def optimizer_of(case: Case) -> Make | None:
     return OPTIMIZERS[case.training.optimizer]
 
 
@@ -165,7 +166,7 @@ def _adamw(named: NamedParameters) -> Optimizer:
     return torch.optim.AdamW(weights, lr=0.05, eps=1e-2, weight_decay=0.1)
 
 
-OPTIMIZERS: Mapping[str, Callable[[NamedParameters], Optimizer] | None] = {
+OPTIMIZERS: Mapping[str, Make | None] = {
     "none": None,
     "momentum": _momentum,
     "adamw": _adamw,
@@ -204,7 +205,7 @@ def plain(case: Case) -> Trace:
 def _trained(case: Case, whole: nn.Module, draw: Draw, number: int) -> list[Tensor]:
     losses = []
     for drawn, loss in _losses(case, whole, draw, number):
-        with draw.backward(drawn):
+        with draw.backward(drawn), torch.autocast("cpu", enabled=False):
             loss.backward()  # type: ignore[no-untyped-call]
         losses.append(loss.detach().reshape(()))
     return losses
@@ -310,7 +311,7 @@ def pipeline(case: Case, trace: Trace, transport: Any = "auto") -> Trace:
         stages,
         case.plan.program,
         loss=case.loss(),
-        optimizer=optimizer_of(case),
+        optimizer=_counting(optimizer_of(case), trace),
         clip=case.training.clip,
         seed=SEED,
         transport=transport,
@@ -324,7 +325,6 @@ def pipeline(case: Case, trace: Trace, transport: Any = "auto") -> Trace:
             else:
                 is_updated = action == "update"
                 result = run.step(batch, target, weights=case.weights, update=is_updated)
-                trace.updates += is_updated
         trace.note(f"loss of step {number}", result.loss)
         if result.norm is not None:
             trace.note(f"norm of step {number}", result.norm)
@@ -334,6 +334,23 @@ def pipeline(case: Case, trace: Trace, transport: Any = "auto") -> Trace:
         trace.look(module, prefix_of(case, index), f" of pipe {pipe}" if pipe else "")
         trace.listen(module, prefix_of(case, index))
     return trace
+
+
+def _counting(make: Make | None, trace: Trace) -> Make | None:
+    """An optimizer that notes when it changes a weight."""
+    if make is None:
+        return None
+
+    def count(optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
+        weights = [weight for group in optimizer.param_groups for weight in group["params"]]
+        trace.updates += any(weight.grad is not None for weight in weights)
+
+    def made(named: NamedParameters) -> Optimizer:
+        optimizer = make(named)
+        optimizer.register_step_post_hook(count)
+        return optimizer
+
+    return made
 
 
 def without_pipe(name: str) -> str:

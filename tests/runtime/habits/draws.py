@@ -126,7 +126,8 @@ def _model(random: Random, plan: Plan) -> Model:
     sizes = tuple(1 + extra.count(stage) for stage in range(stages))
     dtype = random.choices(("float64", "float32"), (4, 1))[0]
     data = random.choice(DATA) if _happens(random, 0.3) else "tensor"
-    first = random.choice([*WORD_HABITS]) if _happens(random, 0.1) else None
+    is_worded = plan.graph != "towers" and _happens(random, 0.1)  # they begin twice
+    first = random.choice([*WORD_HABITS]) if is_worded else None
     layers = [Layer(first)] if first else []
     habits = [*HABITS] if dtype == "float64" else [*CONTINUOUS]
     while len(layers) < sum(sizes):
@@ -144,8 +145,8 @@ def _model(random: Random, plan: Plan) -> Model:
 def _layer(random: Random, habits: Sequence[str], before: Sequence[Layer]) -> Layer:
     form = random.choice([*FORMS]) if _happens(random, 0.3) else "tensor"
     own = [index for index, one in enumerate(before) if _is_own(one)]
-    if own and _happens(random, 0.05):
-        same = random.choice(own)
+    same = random.choice(own) if own and _happens(random, 0.05) else None
+    if same is not None and not (HABITS[before[same].habit].is_alone and _happens(random, 0.8)):
         return Layer(before[same].habit, form, same_as=same)
     habit = random.choice(habits if _happens(random, 0.6) else ORDINARY)
     if HABITS[habit].is_rare and _happens(random, 0.9):

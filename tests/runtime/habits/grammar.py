@@ -26,11 +26,13 @@ class Habit(NamedTuple):
 
     is_steep  whether a rounding error may make a large difference, as with a comparison
     is_rare   whether it is drawn less often, as it can only be refused
+    is_alone  whether it is shared less often, as its state would not be
     """
 
     make: Callable[[], nn.Module]
     is_steep: bool = False
     is_rare: bool = False
+    is_alone: bool = False
 
 
 HABITS: dict[str, Habit] = {
@@ -93,18 +95,18 @@ HABITS: dict[str, Habit] = {
     "NoisyHook": Habit(chance.NoisyHook),
     "HostRandom": Habit(chance.HostRandom, is_rare=True),
     # memory
-    "BatchNorm": Habit(memory.BatchNorm),
-    "BatchNormOfAll": Habit(partial(memory.BatchNorm, None)),
-    "Spectral": Habit(memory.Spectral),
-    "SpectralHook": Habit(memory.SpectralHook),
+    "BatchNorm": Habit(memory.BatchNorm, is_alone=True),
+    "BatchNormOfAll": Habit(partial(memory.BatchNorm, None), is_alone=True),
+    "Spectral": Habit(memory.Spectral, is_alone=True),
+    "SpectralHook": Habit(memory.SpectralHook, is_alone=True),
     "WeightNorm": Habit(memory.WeightNorm),
     "WeightNormHook": Habit(memory.WeightNormHook),
     "Pruned": Habit(partial(memory.Pruned, bias=True)),
     "PrunedWithoutBias": Habit(partial(memory.Pruned, bias=False)),
-    "Centred": Habit(memory.Centred),
-    "Reassigned": Habit(memory.Reassigned),
-    "Counting": Habit(memory.Counting),
-    "Tallied": Habit(memory.Tallied),
+    "Centred": Habit(memory.Centred, is_alone=True),
+    "Reassigned": Habit(memory.Reassigned, is_alone=True),
+    "Counting": Habit(memory.Counting, is_alone=True),
+    "Tallied": Habit(memory.Tallied, is_alone=True),
     "Cached": Habit(memory.Cached),
     "Constant": Habit(memory.Constant),
     # hooks

@@ -68,7 +68,7 @@ def failure(error: Exception, found: Trace) -> Verdict:
     if not isinstance(error, WeftError) or re.search(r"device \d+ failed", str(error)):
         return Verdict("wrong", (f"pipeline fails: {_text(error)}",))
     if found.updates:
-        return Verdict("wrong", (f"refused after {found.updates} updates: {_text(error)}",))
+        return Verdict("wrong", (f"refused after weights have changed: {_text(error)}",))
     return Verdict("refused", (_text(error),))
 
 

@@ -1,0 +1,212 @@
+"""The judge: what came of a case.
+
+equal    as plain torch within rounding, as the reference to the bit
+refused  by an error of Weft's own, before any weight changed
+wrong    anything else
+void     plain torch itself fails, so that there is nothing to compare with
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+from tests.runtime.habits.case import Case
+from tests.runtime.habits.contenders import (
+    Array,
+    Trace,
+    pipeline,
+    plain,
+    reference,
+    without_pipe,
+)
+from tests.runtime.habits.grammar import Layer
+from weft.errors import WeftError
+from weft.runtime.delayed import versions_of
+
+Kind = Literal["equal", "refused", "wrong", "void"]
+
+SMALL = 0.05  # numbers below are compared as if they were this large
+
+
+class Verdict(NamedTuple):
+    """What came of a case, and the reason or the differences."""
+
+    kind: Kind
+    reasons: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return "\n".join([self.kind, *(f"  {reason}" for reason in self.reasons[:12])])
+
+
+def judge(case: Case) -> Verdict:
+    """In one process."""
+    wanted = None  # where what is drawn cannot be keyed, in plain torch neither
+    try:
+        wanted = plain(case)
+    except WeftError:
+        pass
+    except Exception as error:
+        return Verdict("void", (_text(error),))
+    if wanted and not all(_is_finite(value) for value in wanted.numbers.values()):
+        return Verdict("void", ("plain torch gives numbers that are not finite",))
+    found = Trace()
+    try:
+        pipeline(case, found)
+    except Exception as error:
+        return failure(error, found)
+    if wanted is None:
+        return Verdict("wrong", ("not refused, although it draws what cannot be keyed",))
+    return compared(case, found, wanted)
+
+
+def failure(error: Exception, found: Trace) -> Verdict:
+    """A refusal is an error of Weft's own, and not one that wraps whatever went wrong."""
+    if not isinstance(error, WeftError) or re.search(r"device \d+ failed", str(error)):
+        return Verdict("wrong", (f"pipeline fails: {_text(error)}",))
+    if found.updates:
+        return Verdict("wrong", (f"refused after weights have changed: {_text(error)}",))
+    return Verdict("refused", (_text(error),))
+
+
+def compared(case: Case, found: Trace, wanted: Trace) -> Verdict:
+    """What a pipeline saw, against plain torch and the reference."""
+    try:
+        exact = reference(case)
+    except Exception as error:
+        return Verdict("wrong", (f"reference fails: {_text(error)}",))
+    reasons = [*_different(case, found, exact)]
+    if is_plain(case):
+        reasons += [*_far(case, found, wanted), *_other_calls(case, found, wanted)]
+        reasons += _other_modes(found, wanted)
+    return Verdict("wrong", tuple(reasons)) if reasons else Verdict("equal")
+
+
+def is_plain(case: Case) -> bool:
+    """Whether weights are never late, so that plain torch says what is right."""
+    if not case.is_asynchronous:
+        return True
+    program, updates = case.plan.program, len(case.training.steps)
+    version, backward = versions_of(program)
+    places = [
+        (update, microbatch, stage)
+        for update in range(updates)
+        for microbatch in range(program.microbatches)
+        for stage in range(program.stages)
+    ]
+    return backward is None and all(version(*place) == place[0] for place in places)
+
+
+def _text(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}".splitlines()[0][:300]
+
+
+def _is_finite(value: Array | None) -> bool:
+    return value is None or bool(np.isfinite(value).all())
+
+
+def is_writing(layer: Layer) -> bool:
+    """Whether a layer's forward changes a weight, in evaluation too."""
+    return layer.habit in ("Clamped", "EmbeddingOfNorm")
+
+
+# numbers
+
+
+def _different(case: Case, found: Trace, exact: Trace) -> Iterator[str]:
+    """What is not, bit for bit, what the reference has, which does not evaluate."""
+    if "evaluate" in case.training.steps and any(is_writing(one) for one in case.model.layers):
+        return
+    for name, value in _comparable(case, found):
+        if without_pipe(name) not in exact.numbers:
+            continue
+        other = exact.numbers[without_pipe(name)]
+        if (value is None) != (other is None):
+            yield f"{name}: {_there(value)}, by the reference {_there(other)}"
+        elif value is not None and other is not None and not np.array_equal(value, other):
+            yield f"{name}: not the reference's, off by {_distance(value, other):.3g}"
+
+
+def _far(case: Case, found: Trace, wanted: Trace) -> Iterator[str]:
+    """What differs from plain torch by more than rounding."""
+    for name, value in _comparable(case, found):
+        if without_pipe(name) not in wanted.numbers:
+            yield f"{name}: unknown to plain torch"
+            continue
+        other = wanted.numbers[without_pipe(name)]
+        if (value is None) != (other is None):
+            yield f"{name}: {_there(value)}, by plain torch {_there(other)}"
+        elif value is not None and other is not None:
+            off = _distance(value, other)
+            if not off <= tolerance(case):
+                yield f"{name}: not plain torch's, off by {off:.3g}"
+    for name in sorted(wanted.numbers.keys() - {without_pipe(name) for name in found.numbers}):
+        if not (case.is_asynchronous and name.startswith("norm of ")):  # they come later
+            yield f"{name}: nowhere in the pipeline"
+
+
+def _comparable(case: Case, found: Trace) -> Iterator[tuple[str, Array | None]]:
+    """Gradients that wait for an update are not summed over copies and ends of ties yet."""
+    is_waiting = case.training.optimizer != "none" and "pile" in case.training.steps[-1:]
+    is_apart = len(case.plan.program.placement.pipes) > 1 or _is_shared(case)
+    for name, value in found.numbers.items():
+        if not (is_waiting and is_apart and name.startswith("gradient of ")):
+            yield name, value
+
+
+def _is_shared(case: Case) -> bool:
+    return any(one.same_as is not None or one.tied_to is not None for one in case.model.layers)
+
+
+def tolerance(case: Case) -> float:
+    """Of the largest number of a tensor: what another order of sums may make."""
+    is_cast = case.training.is_cast or any(one.habit == "Cast" for one in case.model.layers)
+    if case.model.dtype == "float64":
+        return 1e-8
+    return 5e-2 if is_cast else 2e-3
+
+
+def _distance(one: Array, other: Array) -> float:
+    if one.shape != other.shape:
+        return float("inf")
+    if not one.size:
+        return 0.0
+    apart = np.abs(one.astype(np.complex128) - other.astype(np.complex128)).max()
+    return float(apart / max(SMALL, np.abs(other).max()))
+
+
+def _there(value: Array | None) -> str:
+    return "none" if value is None else "one"
+
+
+# hooks and modes
+
+
+def _other_calls(case: Case, found: Trace, wanted: Trace) -> Iterator[str]:
+    """Hooks that saw something else; forward hooks see a recomputed forward again."""
+    for name, seen in wanted.seen.items():
+        mine = found.seen.get(name, [])
+        for kind in sorted({kind for kind, _ in seen} | {kind for kind, _ in mine}):
+            ours = sorted(value for one, value in mine if one == kind)
+            theirs = sorted(value for one, value in seen if one == kind)
+            if kind == "forward" and case.is_recomputed:
+                ours, theirs = _distinct(ours), _distinct(theirs)
+            if len(ours) != len(theirs):
+                yield f"{kind} hooks of {name}: {len(ours)} calls, by plain torch {len(theirs)}"
+            elif not np.allclose(ours, theirs, rtol=10 * tolerance(case), atol=tolerance(case)):
+                yield f"{kind} hooks of {name}: other values than in plain torch"
+
+
+def _distinct(values: list[float]) -> list[float]:
+    return sorted({round(value, 6) for value in values})
+
+
+def _other_modes(found: Trace, wanted: Trace) -> list[str]:
+    return [
+        f"{name}: mode {'train' if mode else 'eval'}, by plain torch the other"
+        for name, mode in found.modes.items()
+        if without_pipe(name) and wanted.modes.get(without_pipe(name), mode) != mode
+    ]

@@ -1,0 +1,68 @@
+"""The judge over real processes: one device each, several cases in the same processes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from tests.runtime.habits.case import Case
+from tests.runtime.habits.contenders import Trace, pipeline, plain
+from tests.runtime.habits.judge import Verdict, compared, failure
+from tests.runtime.ranks import run
+from weft.errors import RankError
+
+
+class Share(NamedTuple):
+    """What one rank saw of a case, and what it ended with unless it got to the end."""
+
+    trace: Trace
+    failure: Verdict | None = None
+    is_anothers: bool = False
+
+
+def judge_in_ranks(cases: Sequence[Case], transport: str) -> list[Verdict]:
+    """Cases that all have as many devices; those that plain torch cannot train are void."""
+    wanted = {index: trace for index, case in enumerate(cases) if (trace := _plain(case))}
+    tried = [cases[index] for index in wanted]
+    by_rank = run(cases[0].plan.program.devices, _shares, tried, transport)
+    verdicts = [Verdict("void")] * len(cases)
+    for index, shares in zip(wanted, zip(*by_rank, strict=True), strict=True):
+        verdicts[index] = _judged(cases[index], shares, wanted[index])
+    return verdicts
+
+
+def _plain(case: Case) -> Trace | None:
+    try:
+        return plain(case)
+    except Exception:
+        return None
+
+
+def _shares(cases: Sequence[Case], transport: str) -> list[Share]:
+    """In a rank."""
+    return [_share(case, transport) for case in cases]
+
+
+def _share(case: Case, transport: str) -> Share:
+    trace = Trace()
+    try:
+        pipeline(case, trace, transport)
+    except Exception as error:
+        return Share(trace, failure(error, trace), isinstance(error, RankError))
+    return Share(trace)
+
+
+def _judged(case: Case, shares: Sequence[Share], wanted: Trace) -> Verdict:
+    """All ranks together; where one refuses, the others may say that it did."""
+    failed = sorted((share for share in shares if share.failure), key=lambda one: one.is_anothers)
+    if failed and failed[0].failure:
+        is_late = any(share.trace.updates for share in shares)
+        late = Verdict("wrong", ("refused after weights have changed on another rank",))
+        return late if is_late and failed[0].failure.kind == "refused" else failed[0].failure
+    joined = Trace()
+    for trace, *_ in shares:
+        joined.numbers |= trace.numbers
+        joined.modes |= trace.modes
+        for name, seen in trace.seen.items():
+            joined.seen[name] = joined.seen.get(name, []) + seen
+    return compared(case, joined, wanted)

@@ -1,0 +1,129 @@
+"""The long run: so many cases, what came of them, and a minimal case for each way to fail.
+
+python -m tests.runtime.habits.run --cases 20000 --seed 0
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+import time
+import warnings
+from collections import Counter
+from dataclasses import dataclass, field
+
+import torch
+
+from tests.runtime.habits.case import Case
+from tests.runtime.habits.draws import drawn
+from tests.runtime.habits.judge import Verdict, judge
+from tests.runtime.habits.minimal import features, reduced
+from weft.schedules import REGISTRY
+
+CHUNK = 100
+
+
+@dataclass
+class Fault:
+    """A way to fail: its minimal case, the case that first showed it, and how many did."""
+
+    case: Case
+    verdict: Verdict
+    first: int
+    count: int = 1
+
+    def __str__(self) -> str:
+        told = ", ".join(sorted(features(self.case)))
+        return f"[case {self.first}, {self.count} in all] {told}\n{self.case!r}\n{self.verdict}"
+
+
+@dataclass
+class Findings:
+    """What came of all cases so far."""
+
+    kinds: Counter[str] = field(default_factory=Counter)
+    refusals: Counter[str] = field(default_factory=Counter)
+    voids: Counter[str] = field(default_factory=Counter)
+    faults: list[Fault] = field(default_factory=list)
+
+    def add(self, case: Case) -> None:
+        verdict = judge(case)
+        number = sum(self.kinds.values())
+        self.kinds[verdict.kind] += 1
+        if verdict.kind == "refused":
+            self.refusals[reason(verdict)] += 1
+        if verdict.kind == "void":
+            self.voids[reason(verdict)] += 1
+        if verdict.kind == "wrong":
+            self._fault(case, verdict, number)
+
+    def _fault(self, case: Case, verdict: Verdict, number: int) -> None:
+        mine = features(case)
+        for known in self.faults:
+            if kind_of(known.verdict) == kind_of(verdict) and features(known.case) <= mine:
+                known.count += 1
+                return
+        smallest = reduced(case, lambda one: kind_of(judge(one)) == kind_of(verdict))
+        self.faults.append(Fault(smallest, judge(smallest), number))
+        print(f"\n{self.faults[-1]}", file=sys.stderr, flush=True)
+
+    @property
+    def progress(self) -> str:
+        told = ", ".join(f"{count} {kind}" for kind, count in sorted(self.kinds.items()))
+        return f"{sum(self.kinds.values())} cases: {told}; {len(self.faults)} ways to fail"
+
+    def __str__(self) -> str:
+        tried = sum(self.kinds.values()) - self.kinds["void"]
+        share = self.kinds["refused"] / max(1, tried)
+        lines = [self.progress, f"\nRefused: {share:.1%} of what plain torch trains"]
+        lines += [f"{count:6} {why}" for why, count in self.refusals.most_common()]
+        lines += ["\nVoid, as plain torch fails"]
+        lines += [f"{count:6} {why}" for why, count in self.voids.most_common(12)]
+        lines += ["\nWrong", *(f"\n{fault}" for fault in self.faults)]
+        return "\n".join(lines)
+
+
+def reason(verdict: Verdict) -> str:
+    """Why, without the numbers and names of one case."""
+    words = (verdict.reasons or ("",))[0].split()
+    schedules = {schedule.name for schedule in REGISTRY}
+    told = ["(schedule)" if word in schedules else _general(word) for word in words]
+    return re.sub(r"(… )+", "… ", " ".join(told))[:120]
+
+
+def _general(word: str) -> str:
+    """A word that says the same in every case."""
+    is_name = re.search(r"\d|[._]\w", word) or word.rstrip(";") in ("calls", "mean", "weight")
+    return "…" + word[-1:] * (word[-1:] in ";,:") if is_name else word
+
+
+def kind_of(verdict: Verdict) -> str:
+    """Of a failure: against whom, or the error; without names and numbers."""
+    if verdict.kind != "wrong":
+        return verdict.kind
+    first = verdict.reasons[0]
+    for told in ("not the reference's", "not plain torch's", "hooks of", "mode", "after"):
+        if told in first:
+            return told
+    return reason(verdict) if "fails" in first else re.sub(r".*: ", "", first)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--cases", type=int, default=1000)
+    parser.add_argument("--seed", type=int, default=0)
+    asked = parser.parse_args()
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore")
+    findings, begin = Findings(), time.monotonic()
+    for index in range(asked.cases):
+        findings.add(drawn(asked.seed * asked.cases + index))
+        if index % CHUNK == CHUNK - 1:
+            told = f"{time.monotonic() - begin:6.0f} s  {findings.progress}"
+            print(told, file=sys.stderr, flush=True)
+    print(findings)
+
+
+if __name__ == "__main__":
+    main()

@@ -353,7 +353,9 @@ class Stage:
             )
         if saved.tape is not None:
             kinds.append(self._recorder.recording(saved.tape))
-        return kinds[0] if len(kinds) == 1 else _together(nullcontext(), *kinds)
+        if len(kinds) < 2:
+            return kinds[0] if kinds else nullcontext()
+        return _together(nullcontext(), *kinds)
 
     @contextmanager
     def _without_forwards(self) -> Iterator[None]:

@@ -41,6 +41,8 @@ class State:
 
     def check(self) -> None:
         """Refuse a forward that has changed what it may not."""
+        if not self._before:
+            return
         for name, now in self._found():
             if name not in self._before or self._before[name] != now:
                 rule = self._rules.everything or self._rules.weights or self._rules.numbers

@@ -23,7 +23,8 @@ from contextlib import suppress
 from enum import IntEnum
 from types import MappingProxyType
 
-from weft.errors import RankError
+from weft.errors import RankError, WeftError
+from weft.runtime.forks import close_in_children
 
 FRAME = struct.Struct("<BI")  # kind, bytes that follow
 CHUNK = 1 << 16
@@ -46,6 +47,7 @@ class Record(IntEnum):
     CREDIT = 7  # messages were taken out of it
     HEADER = 8  # the form of a message that comes otherwise
     NORMS = 9
+    KEY = 10  # what a library wants other ranks to know, by name
 
 
 def framed(record: Record, content: bytes = b"") -> bytes:
@@ -78,17 +80,22 @@ class Mesh:
             Record.LEFT: lambda other, _: self._left.add(other),
             Record.GATHERED: lambda other, share: self._shares[other].append(share),
         }
+        self._early: dict[int, list[tuple[int, bytes]]] = {}  # of which nothing is known yet
         self._poll = select.poll()
         self._by_file = {peer.fileno(): other for other, peer in peers.items()}
         self._open = set(peers)
         for peer in peers.values():
             peer.setblocking(False)
             self._poll.register(peer, select.POLLIN)
-        self._closer = weakref.finalize(self, _leave, self._peers, self._unsent)
+        sockets = [*peers.values(), *files.values()]
+        self._closer = weakref.finalize(self, _leave, os.getpid(), sockets, peers, self._unsent)
+        close_in_children(self)
 
     def handle(self, record: Record, handler: Handler) -> None:
-        """Let a function take all records of a kind."""
+        """Let a function take all records of a kind, also those that came before."""
         self._handlers[record] = handler
+        for other, content in self._early.pop(record, ()):
+            handler(other, content)
 
     def tell(self, other: int, record: Record, content: bytes = b"") -> None:
         """Send a record; what the socket does not take at once leaves with the next `pump`."""
@@ -108,7 +115,7 @@ class Mesh:
 
     def given(self, other: int) -> int:
         """The oldest file that a rank gave and that was not taken yet."""
-        _, files, _, _ = socket.recv_fds(self._files[other], 1, 1)
+        _, files, _, _ = socket.recv_fds(self._files[other], 1, 1, socket.MSG_CMSG_CLOEXEC)
         return files[0]
 
     def _send(self, other: int, frame: bytes) -> None:
@@ -226,13 +233,29 @@ class Mesh:
                 shares.append(share)
                 continue
             arrived = self._shares[other]
-            self.wait(lambda: bool(arrived), lambda: f"{what} of device {other}", other)  # noqa: B023
+            self.wait(arrived.__len__, lambda: f"{what} of {self._silent(other)}", other)  # noqa: B023
             shares.append(arrived.popleft())
         return shares
+
+    def _silent(self, first: int) -> str:
+        """Whose shares of a gathering have not come, from this rank on."""
+        behind = (other for other in range(first, self.ranks) if other != self.rank)
+        return devices_of(other for other in behind if not self._shares[other])
 
     def close(self) -> None:
         """Leave in good order."""
         self._closer()
+        self._end_all("this pipeline is closed: make another one to go on")
+
+    def close_in_child(self) -> None:
+        for peer in (*self._peers.values(), *self._files.values()):
+            peer.close()
+        self._end_all(f"this process was forked from device {self.rank}, which alone can go on")
+
+    def _end_all(self, why: str) -> None:
+        """Let nothing be waited for any more."""
+        self._failure, self._poll = self._failure or why, select.poll()
+        self._open.clear()
 
     def _dispatched(self, other: int, heard: bytes) -> int:
         """Hand whole records to their handlers; the bytes used."""
@@ -241,8 +264,12 @@ class Mesh:
             record, length = FRAME.unpack_from(heard, place)
             if len(heard) - place - size < length:
                 break
-            self._handlers[record](other, heard[place + size : place + size + length])
+            content = heard[place + size : place + size + length]
             place += size + length
+            if record in self._handlers:
+                self._handlers[record](other, content)
+            else:
+                self._early.setdefault(record, []).append((other, content))
         return place
 
     def _send_rest(self, other: int) -> None:
@@ -268,10 +295,30 @@ class Mesh:
             self.fail(f"device {other} died")
 
 
-def _leave(peers: Mapping[int, socket.socket], unsent: Mapping[int, bytearray]) -> None:
-    """Say goodbye on every socket and close it."""
-    for other, peer in peers.items():
+def failure_of(error: BaseException, rank: int) -> str:
+    """What other ranks are told; what is not Weft's own error does not say where it is from."""
+    if isinstance(error, WeftError):
+        return str(error)
+    what = ": ".join(filter(None, (type(error).__name__, str(error))))
+    return f"device {rank} failed: {what}"
+
+
+def devices_of(ranks: Iterable[int]) -> str:
+    """The devices by name, as in `devices 1 and 3`."""
+    *most, last = map(str, sorted(ranks))
+    return f"devices {', '.join(most)} and {last}" if most else f"device {last}"
+
+
+def _leave(
+    maker: int,
+    sockets: Iterable[socket.socket],
+    peers: Mapping[int, socket.socket],
+    unsent: Mapping[int, bytearray],
+) -> None:
+    """Say goodbye to every rank and close all sockets, in the process that made them alone."""
+    for other, peer in peers.items() if os.getpid() == maker else ():
         with suppress(OSError):  # it has left before
             peer.settimeout(SLICE)
             peer.sendall(bytes(unsent[other]) + framed(Record.LEFT))
-        peer.close()
+    for one in sockets:
+        one.close()

@@ -31,24 +31,24 @@ SCALAR: Layout = (Form((1,), torch.float32),)
 
 def overhead(flow: Flow, program: Program, effort: Effort, rest: float, watch: Watch) -> float:
     """Seconds between two actions of a device, each of so long a rest; every rank calls this."""
-    if not dist.is_initialized():
+    if not dist.is_initialized() or effort.transport == "loopback":
         return 0.0  # devices take turns in this process
     device = flow.inputs[0][0].device
     stages = [Resting(layout_of(values) or SCALAR, rest).to(device) for values in flow.outputs]
-    pipeline = Pipeline(
-        stages, program, loss=lambda output, _: output.sum(), transport=effort.transport
-    )
     batch: list[Microbatch] = [tuple(map(torch.zeros_like, flow.inputs[0]))]
     target: list[Microbatch] = [torch.zeros(1)]
     count, is_late = program.microbatches, is_flowing(program)
     found = []
-    for step in range(WARM_UP + effort.steps):
-        result = pipeline.step(batch * count, target * count, update=is_late)
-        if step >= WARM_UP and not is_late:
-            found.append(gaps(pipeline.gathered(result), margin=rest / 2))
-        watch("host", (step + 1) / (WARM_UP + effort.steps))
-    if is_late:
-        found.append(gaps(pipeline.gathered(pipeline.drain()), margin=rest / 2))
+    with Pipeline(
+        stages, program, loss=lambda output, _: output.sum(), transport=effort.transport
+    ) as pipeline:
+        for step in range(WARM_UP + effort.steps):
+            result = pipeline.step(batch * count, target * count, update=is_late)
+            if step >= WARM_UP and not is_late:
+                found.append(gaps(pipeline.gathered(result), margin=rest / 2))
+            watch("host", (step + 1) / (WARM_UP + effort.steps))
+        if is_late:
+            found.append(gaps(pipeline.gathered(pipeline.drain()), margin=rest / 2))
     return _trimmed_mean(np.concatenate(found))
 
 

@@ -40,3 +40,6 @@ class Loopback:
 
     def end(self) -> None:
         """Nothing is under way."""
+
+    def close(self) -> None:
+        """Nothing is open."""

@@ -47,7 +47,6 @@ class Record(IntEnum):
     CREDIT = 7  # messages were taken out of it
     HEADER = 8  # the form of a message that comes otherwise
     NORMS = 9
-    KEY = 10  # what a library wants other ranks to know, by name
 
 
 def framed(record: Record, content: bytes = b"") -> bytes:
@@ -80,7 +79,6 @@ class Mesh:
             Record.LEFT: lambda other, _: self._left.add(other),
             Record.GATHERED: lambda other, share: self._shares[other].append(share),
         }
-        self._early: dict[int, list[tuple[int, bytes]]] = {}  # of which nothing is known yet
         self._poll = select.poll()
         self._by_file = {peer.fileno(): other for other, peer in peers.items()}
         self._open = set(peers)
@@ -92,10 +90,8 @@ class Mesh:
         close_in_children(self)
 
     def handle(self, record: Record, handler: Handler) -> None:
-        """Let a function take all records of a kind, also those that came before."""
+        """Let a function take all records of a kind."""
         self._handlers[record] = handler
-        for other, content in self._early.pop(record, ()):
-            handler(other, content)
 
     def tell(self, other: int, record: Record, content: bytes = b"") -> None:
         """Send a record; what the socket does not take at once leaves with the next `pump`."""
@@ -203,6 +199,13 @@ class Mesh:
                 raise self.blamed(reason, what())
             self._pump(SLICE if self.deadline is None else min(SLICE, self.deadline))
 
+    def watch(self, began: float, what: str, *sources: int) -> None:
+        """The same without waiting, for something that ranks do by other means since then."""
+        with suppress(RankError):
+            self.look()
+        if reason := self._failure or self._reason(began, sources):
+            raise self.blamed(reason, what)
+
     def _reason(self, began: float, sources: Iterable[int]) -> str | None:
         """Why a wait should not go on."""
         if gone := self._left.intersection(sources):
@@ -264,12 +267,8 @@ class Mesh:
             record, length = FRAME.unpack_from(heard, place)
             if len(heard) - place - size < length:
                 break
-            content = heard[place + size : place + size + length]
+            self._handlers[record](other, heard[place + size : place + size + length])
             place += size + length
-            if record in self._handlers:
-                self._handlers[record](other, content)
-            else:
-                self._early.setdefault(record, []).append((other, content))
         return place
 
     def _send_rest(self, other: int) -> None:

@@ -75,7 +75,7 @@ class _Meeting:
     def held(self) -> Met:
         """The mesh, once all have come."""
         self._addresses.put(self._mine)
-        self._await(self._unpublished, "to make its pipeline")
+        self._await(self._unpublished, "to make the pipeline")
         addresses = list(self._addresses.known.values())
         is_near = bool(self._mine.path) and len({address.host for address in addresses}) == 1
         self._connect(is_near)

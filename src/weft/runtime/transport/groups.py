@@ -8,16 +8,16 @@ from typing import Any, NamedTuple, Protocol, TypeAlias, cast
 
 import torch.distributed as dist
 from torch import Tensor
-from torch._C._distributed_c10d import PrefixStore, ProcessGroupGloo
+from torch._C._distributed_c10d import ProcessGroupGloo, Store
 
 from weft.errors import RankError
 from weft.ir.kinds import Direction
 from weft.runtime.forks import Sockets, opened
 from weft.runtime.mesh import Mesh
-from weft.runtime.meshstore import MeshStore
+from weft.runtime.transport.exchange import WHAT, connected
 
 PATIENCE = 5.0  # seconds to hear why a connection ended
-CONNECTING = 30.0  # seconds for ranks that are all there to connect
+LONG = datetime.timedelta(hours=1)  # as the mesh knows better how long to wait
 
 Ends: TypeAlias = tuple[int, int, Direction]  # from rank, to rank
 
@@ -59,9 +59,8 @@ class Gloo:
     """
 
     def __init__(self, mesh: Mesh) -> None:
-        self._mesh, self._store = mesh, MeshStore(mesh)
         self._sockets: list[Sockets] = []
-        made = {direction: self._connected(direction) for direction in Direction}
+        made = {direction: self._connected(mesh) for direction in Direction}
         self.lines: Mapping[Ends, Line] = {
             (source, destination, direction): Line(group, source, destination)
             for source in range(mesh.ranks)
@@ -72,21 +71,18 @@ class Gloo:
     def close(self) -> None:
         self.lines = {}  # a group closes with the last that knows it
 
-    def _connected(self, direction: Direction) -> Group:
-        mesh = self._mesh
-        store = PrefixStore(direction.value, self._store)
-        patience = CONNECTING if mesh.deadline is None else min(mesh.deadline, CONNECTING)
+    def _connected(self, mesh: Mesh) -> Group:
+        def make(store: Store) -> Group:
+            made: Any = ProcessGroupGloo(store, mesh.rank, mesh.ranks, LONG)
+            return cast(Group, made)
+
         try:
             with opened() as sockets:
                 self._sockets.append(sockets)
-                seconds = datetime.timedelta(seconds=patience)
-                made: Any = ProcessGroupGloo(store, mesh.rank, mesh.ranks, seconds)
-                return cast(Group, made)
-        except RankError:
-            raise
+                return connected(mesh, make)
         except RuntimeError as error:
-            others = [other for other in range(mesh.ranks) if other != mesh.rank]
-            raise reason_of(mesh, "all others to connect", *others) from error
+            others = (other for other in range(mesh.ranks) if other != mesh.rank)
+            raise reason_of(mesh, WHAT, *others) from error
 
 
 class Nccl:

@@ -174,9 +174,11 @@ class Shared:
             self._give_credit(source)
 
     def close(self) -> None:
-        """Forget all blocks: their memory goes with the last that sees it."""
-        for known in (self._free, self._used, self._seen, self._known, self._arrived):
-            known.clear()
+        """Forget all blocks, also where senders and receivers know them."""
+        for blocks in (*self._free.values(), *self._used.values()):
+            blocks.clear()
+        self._seen.clear()
+        self._known.clear()
 
     def _parcel(self, route: Route, layout: Layout) -> Parcel:
         size, _ = _laid_out(layout)

@@ -19,6 +19,7 @@ from tests.runtime.ranks import SECONDS, Ended, run
 from weft.errors import InputError, RankError
 from weft.runtime import Pipeline
 from weft.runtime.message import Receive, Values
+from weft.runtime.world import Carrier
 from weft.schedules import chimera, one_f_one_b
 
 PROGRAM = one_f_one_b(devices=2, microbatches=4)
@@ -90,7 +91,7 @@ def test_in_one_process_it_says_so_too() -> None:
 # the last step
 
 
-def end_at_once(transport: str) -> str:
+def end_at_once(transport: Carrier) -> str:
     """In each rank: what its last step says; a rank that is done ends, and device 1 is slow."""
     pipeline = Pipeline(
         linear(2), chimera(devices=2, microbatches=2), loss=squared, transport=transport

@@ -150,15 +150,23 @@ def _rank(work: Work[Any], rank: int, ranks: int, folder: str, telling: Connecti
     except WeftError as error:
         kind = InputError if isinstance(error, InputError) else WeftError
         telling.send(kind(str(error)))
+    finally:
+        _clear_up(folder, seconds=0)
 
 
 def _end_with_parent(folder: str) -> None:
     """However this process's parent ends, neither this process nor the folder outlives it."""
+    _clear_up(folder, seconds=None)
+    os._exit(1)
+
+
+def _clear_up(folder: str, *, seconds: float | None) -> None:
+    """Do what this process's parent cannot do any more, if it ends within so long."""
     parent = parent_process()
-    if parent is not None:
-        parent.join()
+    assert parent is not None
+    parent.join(seconds)
+    if not parent.is_alive():
         shutil.rmtree(folder, ignore_errors=True)
-        os._exit(1)
 
 
 def _stay_on_this_machine() -> None:

@@ -23,7 +23,8 @@ from contextlib import suppress
 from enum import IntEnum
 from types import MappingProxyType
 
-from weft.errors import RankError, WeftError
+from weft.errors import RankError
+from weft.runtime.blame import devices_of
 from weft.runtime.forks import close_in_children
 
 FRAME = struct.Struct("<BI")  # kind, bytes that follow
@@ -292,20 +293,6 @@ class Mesh:
         if other not in self._left:
             self._left.add(other)
             self.fail(f"device {other} died")
-
-
-def failure_of(error: BaseException, rank: int) -> str:
-    """What other ranks are told; what is not Weft's own error does not say where it is from."""
-    if isinstance(error, WeftError):
-        return str(error)
-    what = ": ".join(filter(None, (type(error).__name__, str(error))))
-    return f"device {rank} failed: {what}"
-
-
-def devices_of(ranks: Iterable[int]) -> str:
-    """The devices by name, as in `devices 1 and 3`."""
-    *most, last = map(str, sorted(ranks))
-    return f"devices {', '.join(most)} and {last}" if most else f"device {last}"
 
 
 def _leave(

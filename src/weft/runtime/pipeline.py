@@ -36,6 +36,7 @@ from weft.runtime.agreement import (
 )
 from weft.runtime.batch import Data, checksum, cut, weights_of
 from weft.runtime.bind import Forward, Setting
+from weft.runtime.blame import failure_of
 from weft.runtime.clock import Recording
 from weft.runtime.delay import Delay
 from weft.runtime.executor import Executor, Losses
@@ -54,7 +55,6 @@ from weft.runtime.forms import StageForms
 from weft.runtime.gradients import Gradients
 from weft.runtime.lags import Scope
 from weft.runtime.makers import Makers, NamedParameters, Nonfinite
-from weft.runtime.mesh import failure_of
 from weft.runtime.randomness import Draw, keyed
 from weft.runtime.result import Result
 from weft.runtime.rules import Scopes, rules_of

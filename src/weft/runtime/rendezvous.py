@@ -21,6 +21,7 @@ from torch._C._distributed_c10d import PrefixStore, Store
 
 from weft.errors import RankError
 from weft.runtime.addresses import Address, Addresses
+from weft.runtime.blame import devices_of, failure_of
 from weft.runtime.door import (
     HELLO,
     PAUSE,
@@ -32,7 +33,7 @@ from weft.runtime.door import (
     listening_near,
 )
 from weft.runtime.keys import Key
-from weft.runtime.mesh import Mesh, devices_of, failure_of
+from weft.runtime.mesh import Mesh
 
 LOOPBACK = "127.0.0.1"
 RECORDS, FILES = 0, 1  # lanes: what a connection carries

@@ -18,10 +18,11 @@ from torch import Tensor
 from weft.errors import Disagreement, InputError
 from weft.ir.program import Program
 from weft.runtime.agreement import refuse_different
+from weft.runtime.blame import failure_of
 from weft.runtime.board import Board
 from weft.runtime.clock import lag
 from weft.runtime.ledger import Ledger
-from weft.runtime.mesh import Mesh, failure_of
+from weft.runtime.mesh import Mesh
 from weft.runtime.rendezvous import meet
 from weft.runtime.ties import End
 from weft.runtime.transport import Transport

@@ -13,7 +13,7 @@ from weft.cost import Cost
 from weft.errors import InputError
 from weft.ir.program import Program
 from weft.runtime.batch import cut
-from weft.runtime.mesh import failure_of
+from weft.runtime.blame import failure_of
 from weft.runtime.profile.costs import Findings
 from weft.runtime.profile.hops import hops
 from weft.runtime.profile.rests import overhead

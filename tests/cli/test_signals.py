@@ -1,4 +1,4 @@
-"""Whoever ends `weft train` ends all its processes.
+"""Whoever ends `weft train` ends all its processes, and nothing of them is left.
 
 All of them write to one terminal, which is at its end when the last of them is gone: nobody has
 to look at a clock.
@@ -33,7 +33,7 @@ def training(command: list[str], folder: Path) -> Iterator[tuple[subprocess.Pope
         stdout=theirs,
         stderr=theirs,
         cwd=folder,
-        env={**os.environ, "TERM": "xterm"},
+        env={**os.environ, "TERM": "xterm", "TMPDIR": str(folder)},
         start_new_session=True,
     )
     os.close(theirs)
@@ -67,7 +67,10 @@ def at_end(terminal: int) -> bool:
     return True
 
 
-@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="needs Linux's /proc")
+needs_proc = pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="needs Linux's /proc")
+
+
+@needs_proc
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("command", [ALONE, LAUNCHED], ids=["weft", "torchrun"])
 def test_a_signal_leaves_no_process_behind(
@@ -80,3 +83,29 @@ def test_a_signal_leaves_no_process_behind(
             process.send_signal(number)
         assert at_end(terminal)
         assert process.wait(timeout=10) != 0
+
+
+@needs_proc
+@pytest.mark.parametrize(
+    "number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL], ids=str
+)
+def test_a_signal_leaves_no_folder_behind(number: signal.Signals, tmp_path: Path) -> None:
+    with training(ALONE, tmp_path) as (process, terminal):
+        assert [*tmp_path.glob("weft-*")] != []
+        process.send_signal(number)
+        assert at_end(terminal)
+        process.wait(timeout=10)
+    assert [*tmp_path.glob("weft-*")] == []
+
+
+@needs_proc
+def test_a_rank_that_is_killed_ends_the_run(tmp_path: Path) -> None:
+    with training(ALONE, tmp_path) as (process, terminal):
+        ranks = [one for one in descendants(process.pid) if "spawn_main" in command_of(one)]
+        os.kill(ranks[1], signal.SIGKILL)
+        assert at_end(terminal)
+        assert process.wait(timeout=10) == 2
+
+
+def command_of(process: int) -> str:
+    return Path(f"/proc/{process}/cmdline").read_text()

@@ -24,6 +24,8 @@ from enum import IntEnum
 from types import MappingProxyType
 
 from weft.errors import RankError
+from weft.runtime.blame import devices_of
+from weft.runtime.forks import close_in_children
 
 FRAME = struct.Struct("<BI")  # kind, bytes that follow
 CHUNK = 1 << 16
@@ -84,7 +86,9 @@ class Mesh:
         for peer in peers.values():
             peer.setblocking(False)
             self._poll.register(peer, select.POLLIN)
-        self._closer = weakref.finalize(self, _leave, self._peers, self._unsent)
+        sockets = [*peers.values(), *files.values()]
+        self._closer = weakref.finalize(self, _leave, os.getpid(), sockets, peers, self._unsent)
+        close_in_children(self)
 
     def handle(self, record: Record, handler: Handler) -> None:
         """Let a function take all records of a kind."""
@@ -108,7 +112,7 @@ class Mesh:
 
     def given(self, other: int) -> int:
         """The oldest file that a rank gave and that was not taken yet."""
-        _, files, _, _ = socket.recv_fds(self._files[other], 1, 1)
+        _, files, _, _ = socket.recv_fds(self._files[other], 1, 1, socket.MSG_CMSG_CLOEXEC)
         return files[0]
 
     def _send(self, other: int, frame: bytes) -> None:
@@ -196,6 +200,13 @@ class Mesh:
                 raise self.blamed(reason, what())
             self._pump(SLICE if self.deadline is None else min(SLICE, self.deadline))
 
+    def watch(self, began: float, what: str, *sources: int) -> None:
+        """The same without waiting, for something that ranks do by other means since then."""
+        with suppress(RankError):
+            self.look()
+        if reason := self._failure or self._reason(began, sources):
+            raise self.blamed(reason, what)
+
     def _reason(self, began: float, sources: Iterable[int]) -> str | None:
         """Why a wait should not go on."""
         if gone := self._left.intersection(sources):
@@ -226,13 +237,29 @@ class Mesh:
                 shares.append(share)
                 continue
             arrived = self._shares[other]
-            self.wait(lambda: bool(arrived), lambda: f"{what} of device {other}", other)  # noqa: B023
+            self.wait(arrived.__len__, lambda: f"{what} of {self._silent(other)}", other)  # noqa: B023
             shares.append(arrived.popleft())
         return shares
+
+    def _silent(self, first: int) -> str:
+        """Whose shares of a gathering have not come, from this rank on."""
+        behind = (other for other in range(first, self.ranks) if other != self.rank)
+        return devices_of(other for other in behind if not self._shares[other])
 
     def close(self) -> None:
         """Leave in good order."""
         self._closer()
+        self._end_all("this pipeline is closed: make another one to go on")
+
+    def close_in_child(self) -> None:
+        for peer in (*self._peers.values(), *self._files.values()):
+            peer.close()
+        self._end_all(f"this process was forked from device {self.rank}, which alone can go on")
+
+    def _end_all(self, why: str) -> None:
+        """Let nothing be waited for any more."""
+        self._failure, self._poll = self._failure or why, select.poll()
+        self._open.clear()
 
     def _dispatched(self, other: int, heard: bytes) -> int:
         """Hand whole records to their handlers; the bytes used."""
@@ -268,10 +295,16 @@ class Mesh:
             self.fail(f"device {other} died")
 
 
-def _leave(peers: Mapping[int, socket.socket], unsent: Mapping[int, bytearray]) -> None:
-    """Say goodbye on every socket and close it."""
-    for other, peer in peers.items():
+def _leave(
+    maker: int,
+    sockets: Iterable[socket.socket],
+    peers: Mapping[int, socket.socket],
+    unsent: Mapping[int, bytearray],
+) -> None:
+    """Say goodbye to every rank and close all sockets, in the process that made them alone."""
+    for other, peer in peers.items() if os.getpid() == maker else ():
         with suppress(OSError):  # it has left before
             peer.settimeout(SLICE)
             peer.sendall(bytes(unsent[other]) + framed(Record.LEFT))
-        peer.close()
+    for one in sockets:
+        one.close()

@@ -16,11 +16,10 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any, Self, TypeAlias
 
 import numpy as np
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
@@ -37,6 +36,7 @@ from weft.runtime.agreement import (
 )
 from weft.runtime.batch import Data, checksum, cut, weights_of
 from weft.runtime.bind import Forward, Setting
+from weft.runtime.blame import failure_of
 from weft.runtime.clock import Recording
 from weft.runtime.delay import Delay
 from weft.runtime.executor import Executor, Losses
@@ -64,7 +64,7 @@ from weft.runtime.state import Rules
 from weft.runtime.ties import End, ties_of, untie
 from weft.runtime.transport.loopback import Loopback
 from weft.runtime.values import Value
-from weft.runtime.world import Alone, Carrier, Ranks, World
+from weft.runtime.world import Carrier, World, world_of
 from weft.timeline import Timeline
 
 Microbatches: TypeAlias = Sequence[Value]
@@ -84,9 +84,10 @@ class Pipeline:
     seed       of everything random; see `weft.runtime.randomness`
     nonfinite  what to do on all ranks when the loss or the norm is not finite: stop with an
                error, skip the update, or ignore it
-    deadline   seconds after which a wait for another rank is an error, but not in a first step
-    transport  shared memory on one host and gloo between hosts, or NCCL; see
-               `weft.runtime.transport`
+    deadline   seconds after which a wait for another rank is an error, from here on; but a first
+               step or evaluation, once all ranks have come to it, takes as long as they live
+    transport  shared memory on one host and gloo between hosts, or NCCL, or "loopback" for all
+               devices in this process; see `weft.runtime.transport`
     """
 
     def __init__(
@@ -124,53 +125,58 @@ class Pipeline:
         stages, self._shared = unshared(stages)
         untie(stages, ties)
         self._dtype, self._device = kind_of(stages)
-        self._world: World = (
-            Ranks(program, depth=depth, carrier=transport, device=self._device, ties=ties)
-            if dist.is_available() and dist.is_initialized()
-            else Alone(program)
+        self._is_closed = False
+        self._world: World = world_of(
+            program,
+            depth=depth,
+            carrier=transport,
+            device=self._device,
+            ties=ties,
+            deadline=deadline,
         )
-        self._compare(
-            f"{(flow or program).digest} {seed} {structure(stages)}", "program, seed or stages"
-        )
-        self._copies = self._made(stages)
-        self._compare_copies(ties)
-        self._forms = StageForms(stages, program.graph, loss, delay.precision)
-        self._readers = self._executors(forwards_of(first_step(program)), Stage.infer)
-        tied = {end.stage for ends in ties for end in ends}
-        self._rules = {
-            index: self._rules_of(index, tied, is_asynchronous=flow is not None)
-            for _, index in self._copies
-        }
-        makers = Makers(optimizer, scheduler)
-        self._flushing = self._flowing = None
-        if flow is None:
-            self._flushing = Flushing(
-                self._executors(program, Stage.forward),
-                Gradients(program, stages, self._copies, ties, self._world),
-                self._copies,
-                makers,
-                clip=clip,
-                nonfinite=nonfinite,
+        with self._told():
+            self._compare(
+                f"{(flow or program).digest} {seed} {structure(stages)}", "program, seed or stages"
             )
-        else:
-            scopes = Scopes(clip, clip_by, nonfinite, delay)
-            self._flowing = Flowing(
-                flow,
-                rules_of(flow, stages, ties, self._world, scopes),
-                Site(
-                    stages,
+            self._copies = self._made(stages)
+            self._compare_copies(ties)
+            self._forms = StageForms(stages, program.graph, loss, delay.precision)
+            self._readers = self._executors(forwards_of(first_step(program)), Stage.infer)
+            tied = {end.stage for ends in ties for end in ends}
+            self._rules = {
+                index: self._rules_of(index, tied, is_asynchronous=flow is not None)
+                for _, index in self._copies
+            }
+            makers = Makers(optimizer, scheduler)
+            self._flushing = self._flowing = None
+            if flow is None:
+                self._flushing = Flushing(
+                    self._executors(program, Stage.forward),
+                    Gradients(program, stages, self._copies, ties, self._world),
                     self._copies,
-                    ties,
-                    self._world,
-                    self._forms,
-                    self._draw,
-                    self._rules,
-                ),
-                makers,
-                loss=loss,
-                delay=delay,
-                device=self._device,
-            )
+                    makers,
+                    clip=clip,
+                    nonfinite=nonfinite,
+                )
+            else:
+                scopes = Scopes(clip, clip_by, nonfinite, delay)
+                self._flowing = Flowing(
+                    flow,
+                    rules_of(flow, stages, ties, self._world, scopes),
+                    Site(
+                        stages,
+                        self._copies,
+                        ties,
+                        self._world,
+                        self._forms,
+                        self._draw,
+                        self._rules,
+                    ),
+                    makers,
+                    loss=loss,
+                    delay=delay,
+                    device=self._device,
+                )
 
     def step(
         self,
@@ -190,7 +196,9 @@ class Pipeline:
                 return self._flowed((batch, target), weights, is_updated=update)
             assert self._flushing is not None
             run = partial(self._stepped, self._flushing.executors, (batch, target), weights)
-            return self._flushing.step(run, self._draw.step + 1, is_updated=update)
+            result = self._flushing.step(run, self._draw.step + 1, is_updated=update)
+            self._world.transport.end()  # gradients of copies, too: this rank may end now
+            return result
 
     def drain(self) -> Flight:
         """Finish what is in flight, with its updates; all stages have as many of them then.
@@ -230,6 +238,21 @@ class Pipeline:
         total = self._world.total(torch.from_numpy(both), "the timeline").numpy()
         start, end = total - total[0][total[0] != 0].min(initial=np.inf)
         return replace(local, start=start, end=end)
+
+    def close(self) -> None:
+        """Leave the other ranks in good order, and close all connections; no step can follow.
+
+        A pipeline that nothing knows any more is closed as well, and at the end of the process.
+        """
+        if not self._is_closed:
+            self._is_closed = True
+            self._world.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     @property
     def modules(self) -> dict[tuple[int, int], nn.Module]:
@@ -354,8 +377,11 @@ class Pipeline:
     @contextmanager
     def _told(self) -> Iterator[None]:
         """Whatever goes wrong here ends the waits of all other ranks."""
+        if self._is_closed:
+            raise InputError("this pipeline is closed: make another one to go on")
         try:
             yield
+            self._world.end()
         except Disagreement:
             raise  # all ranks raise it
         except NonfiniteError as error:
@@ -367,11 +393,7 @@ class Pipeline:
             raise
 
     def _reason(self, error: BaseException) -> str:
-        """What other ranks hear; what is not Weft's own error does not say where it is from."""
-        if isinstance(error, WeftError):
-            return str(error)
-        what = ": ".join(filter(None, (type(error).__name__, str(error))))
-        return f"device {self._world.devices.start} failed: {what}"
+        return failure_of(error, self._world.devices.start)
 
     def _ran(
         self,
@@ -414,7 +436,7 @@ class Pipeline:
         count, run = self._program.microbatches, self._runs
         given = cut(data[0], count, "batch"), cut(data[1], count, "target")
         inputs, targets = ([value.cloned() for value in values] for values in given)
-        self._world.begin(self._deadline if run else None)
+        self._world.begin(self._deadline, "" if run else "first step")
         self._compare_first(inputs, targets)
         self._runs += 1
         page = self._flowing.step(inputs, targets, weights_of(weights, count), run)
@@ -440,8 +462,8 @@ class Pipeline:
         data: tuple[Microbatches, Microbatches],
     ) -> None:
         inputs, targets = data
-        is_first = not executors[0].has_run
-        self._world.begin(None if is_first else self._deadline)
+        run = "first evaluation" if executors is self._readers else "first step"
+        self._world.begin(self._deadline, "" if executors[0].has_run else run)
         self._compare_first(inputs, targets)
         self._forms.begin(inputs, targets)
         self._begin_stages(is_training=executors is not self._readers)

@@ -1,47 +1,43 @@
 """Rendezvous: how the ranks of a process group find each other and connect.
 
     each rank      listens, and puts its address into the group's store
-    lower rank     connects to the higher, and shows the token that the listener asked for
+    lower rank     connects to the higher, and proves who it is
 
-On one host over Unix sockets without a name in the file system, else over TCP.
+On one host over Unix sockets without a name in the file system, else over TCP. Whoever never
+comes, or dies meanwhile, is named.
 """
 
 from __future__ import annotations
 
-import json
 import os
-import secrets
 import socket
-import struct
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
-import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore, Store
-from torch.distributed import distributed_c10d
 
 from weft.errors import RankError
+from weft.runtime.addresses import Address, Addresses
+from weft.runtime.blame import devices_of, failure_of
+from weft.runtime.door import (
+    HELLO,
+    PAUSE,
+    Door,
+    Lane,
+    connected,
+    is_closed,
+    listening_far,
+    listening_near,
+)
+from weft.runtime.keys import Key
 from weft.runtime.mesh import Mesh
 
-PATIENCE = 60.0  # seconds to find each other
-HELLO_PATIENCE = 5.0  # seconds for whoever connects to say who it is
 LOOPBACK = "127.0.0.1"
-HELLO = struct.Struct("<II")  # rank and lane, after the token
 RECORDS, FILES = 0, 1  # lanes: what a connection carries
-
-
-@dataclass(frozen=True, slots=True)
-class Address:
-    """Where a rank listens, and which machine it sees."""
-
-    host: str  # ranks that say the same share memory
-    clock: str  # and those that say the same here, a clock
-    path: str
-    ip: str
-    port: int
-    token: str
+GLANCE = 0.5  # seconds between two looks at who still listens
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,46 +49,165 @@ class Met:
     is_one_clock: bool
 
 
-def meet() -> Met:
-    """Connect all ranks of the default process group."""
-    store = distributed_c10d._get_default_store()
-    rank, ranks = dist.get_rank(), dist.get_world_size()
-    turn = store.add(f"weft/turn/{rank}", 1)
-    with _listening_near() as near, _listening_far(_own_ip(store)) as far:
-        mine = Address(
+def meet(deadline: float | None) -> Met:
+    """Connect all ranks of the default process group; no rank is waited for any longer."""
+    addresses = Addresses(deadline)
+    with listening_near() as near, listening_far(_own_ip(addresses.store)) as far:
+        meeting = _Meeting(addresses, near, far)
+        try:
+            return meeting.held()
+        except BaseException as error:
+            meeting.give_up(error)
+            raise
+
+
+class _Meeting:
+    """One rank's view of the ranks that have come, and of those that have not."""
+
+    def __init__(self, addresses: Addresses, near: socket.socket, far: socket.socket) -> None:
+        self._addresses, self._near, self._far = addresses, near, far
+        self._rank, self._ranks = addresses.rank, addresses.ranks
+        self._key = Key()
+        self._mine = self._address()
+        self._met: dict[Lane, socket.socket] = {}
+        self._silent: set[int] = set()  # that did not listen when last looked at
+        self._looked = time.monotonic()
+
+    def held(self) -> Met:
+        """The mesh, once all have come."""
+        self._addresses.put(self._mine)
+        self._await(self._unpublished, "to make the pipeline")
+        addresses = list(self._addresses.known.values())
+        is_near = bool(self._mine.path) and len({address.host for address in addresses}) == 1
+        self._connect(is_near)
+        self._admit(is_near)
+        mesh = Mesh(self._rank, self._lane(RECORDS), self._lane(FILES))
+        mesh.deadline = self._addresses.deadline
+        try:
+            mesh.gather(b"", "the greeting")
+        except RankError as error:  # of a rank that may have said why
+            raise self._reasoned(error) from None
+        return Met(mesh, is_near, len({address.clock for address in addresses}) == 1)
+
+    def give_up(self, error: BaseException) -> None:
+        """Let everybody know who waits for this rank, by the store or by a connection."""
+        reason = failure_of(error, self._rank)
+        with suppress(RankError):  # the store is gone
+            self._addresses.give_up(reason)
+        mesh = Mesh(self._rank, self._lane(RECORDS), self._lane(FILES))
+        mesh.fail(reason)
+        mesh.close()
+
+    def _address(self) -> Address:
+        is_unix = self._near.family == socket.AF_UNIX
+        return Address(
             host=_host(),
             clock=_clock(),
-            path=near.getsockname().decode("latin-1") if near.family == socket.AF_UNIX else "",
-            ip=far.getsockname()[0],
-            port=far.getsockname()[1],
-            token=secrets.token_hex(16),
+            path=self._near.getsockname().decode("latin-1") if is_unix else "",
+            ip=self._far.getsockname()[0],
+            port=self._far.getsockname()[1],
+            key=self._key.public,
         )
-        store.set(f"weft/{turn}/{rank}", json.dumps(asdict(mine)))
-        all_of_them = [
-            Address(**json.loads(store.get(f"weft/{turn}/{other}"))) for other in range(ranks)
-        ]
-        is_one_host = len({address.host for address in all_of_them}) == 1 and bool(mine.path)
-        listener = near if is_one_host else far
-        lanes = (RECORDS, FILES) if is_one_host else (RECORDS,)
-        met: dict[tuple[int, int], socket.socket] = {}
-        for other in range(rank + 1, ranks):
-            for lane in lanes:
-                met[lane, other] = _connected(all_of_them[other], (rank, lane), is_one_host)
-        while len(met) < len(lanes) * (ranks - 1):
-            lane, other, peer = _accepted(listener, mine.token)
-            met[lane, other] = peer
-    is_one_clock = len({address.clock for address in all_of_them}) == 1
-    return Met(Mesh(rank, _of(RECORDS, met), _of(FILES, met)), is_one_host, is_one_clock)
+
+    def _lane(self, number: int) -> dict[int, socket.socket]:
+        """The connections of one lane, by rank."""
+        return {lane.rank: self._met[lane] for lane in sorted(self._met) if lane.lane == number}
+
+    # steps
+
+    def _unpublished(self) -> Sequence[int]:
+        self._addresses.read()
+        missing = range(len(self._addresses.known), self._ranks)
+        if missing:
+            time.sleep(PAUSE)
+        return missing
+
+    def _connect(self, is_near: bool) -> None:
+        """Open every lane to each higher rank."""
+        for other in range(self._rank + 1, self._ranks):
+            address = self._addresses.known[other]
+            for number in _lanes(is_near):
+                lane = Lane(self._rank, number)
+                proof = self._key.proof(address.key, lane.words(other))
+                try:
+                    peer = connected(address.place(is_near=is_near), self._addresses.until)
+                    self._met[Lane(other, number)] = peer
+                    peer.sendall(HELLO.pack(*lane, proof))
+                except ConnectionRefusedError:
+                    cause = self._addresses.given_up() or f"device {other} died"
+                    raise self._blamed(cause, [other], "to connect") from None
+                except OSError as error:
+                    cause = f"{address.ip}:{address.port} cannot be reached: {error}"
+                    raise self._blamed(cause, [other], "to connect") from error
+
+    def _admit(self, is_near: bool) -> None:
+        """Wait until each lower rank has opened every lane."""
+        proofs = {
+            lane: self._key.proof(address.key, lane.words(self._rank))
+            for other, address in self._addresses.known.items()
+            for lane in (Lane(other, number) for number in _lanes(is_near))
+            if other < self._rank
+        }
+        door = Door(self._near if is_near else self._far, proofs)
+
+        def missing() -> Sequence[int]:
+            if not proofs:
+                return ()
+            self._met.update(door.admitted(PAUSE))
+            return sorted({lane.rank for lane in proofs})
+
+        try:
+            self._await(missing, "to connect")
+        finally:
+            door.close()
+
+    # waiting
+
+    def _await(self, missing: Callable[[], Sequence[int]], what: str) -> None:
+        """Wait until no rank is missing; why one never comes is found out meanwhile."""
+        while absent := missing():
+            if reason := self._addresses.given_up() or self._lost(absent):
+                raise self._blamed(reason, absent, what)
+            if self._addresses.is_late:
+                cause = f"nothing came within the deadline of {self._addresses.deadline:g} s"
+                raise self._blamed(cause, self._addresses.missing() or absent, what)
+
+    def _lost(self, absent: Sequence[int]) -> str | None:
+        """Who died: it does not listen any more, though it has not connected to this rank.
+
+        Looked at twice, as a connection may have come before the first look and be on its way.
+        """
+        if time.monotonic() < self._looked + GLANCE:
+            return None
+        known = self._addresses.known
+        watched = absent if len(known) == self._ranks else known
+        silent = {other for other in watched if self._is_silent(known[other])}
+        dead, self._silent = silent & self._silent, silent
+        self._looked = time.monotonic()
+        return f"{devices_of(dead)} died" if dead else None
+
+    def _is_silent(self, address: Address) -> bool:
+        is_near = bool(self._mine.path) and address.host == self._mine.host
+        return is_closed(address.place(is_near=is_near))
+
+    def _reasoned(self, error: RankError) -> RankError:
+        """The same error, or why another rank has given up before it closed its connections."""
+        reason = self._addresses.given_up()
+        others = [other for other in range(self._ranks) if other != self._rank]
+        return error if reason is None else self._blamed(reason, others, "to connect")
+
+    def _blamed(self, cause: str, others: Sequence[int], what: str) -> RankError:
+        missed = f"{devices_of(others)} {what}"
+        return RankError(f"{cause}; device {self._rank} was waiting for {missed}")
 
 
-def _of(lane: int, met: Mapping[tuple[int, int], socket.socket]) -> dict[int, socket.socket]:
-    """The connections of one lane, by rank."""
-    return {other: met[one, other] for one, other in sorted(met) if one == lane}
+def _lanes(is_near: bool) -> Sequence[int]:
+    return (RECORDS, FILES) if is_near else (RECORDS,)
 
 
 def _host() -> str:
-    """The machine and its network, as far as this process sees them."""
-    return f"{_machine()}/{_space('net')}"
+    """The machine, its network and the user, as far as this process sees them."""
+    return f"{_machine()}/{_space('net')}/{_space('user')}/{os.geteuid()}"
 
 
 def _clock() -> str:
@@ -111,25 +226,6 @@ def _space(kind: str) -> int:
     return space.stat().st_ino if space.exists() else 0
 
 
-def _listening_near() -> socket.socket:
-    """A Unix socket that the kernel names; elsewhere than on Linux one that nobody uses."""
-    if not hasattr(os, "memfd_create"):
-        return socket.socket()
-    listener = socket.socket(socket.AF_UNIX)
-    listener.bind("")
-    listener.listen(128)
-    listener.settimeout(PATIENCE)
-    return listener
-
-
-def _listening_far(ip: str) -> socket.socket:
-    listener = socket.socket()
-    listener.bind((ip, 0))
-    listener.listen(128)
-    listener.settimeout(PATIENCE)
-    return listener
-
-
 def _own_ip(store: Store) -> str:
     """The address by which this host reaches the one of the store."""
     inner = store
@@ -142,39 +238,3 @@ def _own_ip(store: Store) -> str:
         except OSError:
             return LOOPBACK
         return str(probe.getsockname()[0])
-
-
-def _connected(address: Address, name: tuple[int, int], is_one_host: bool) -> socket.socket:
-    rank, lane = name
-    peer = socket.socket(socket.AF_UNIX if is_one_host else socket.AF_INET)
-    peer.settimeout(PATIENCE)
-    place = address.path.encode("latin-1") if is_one_host else (address.ip, address.port)
-    try:
-        peer.connect(place)
-        peer.sendall(address.token.encode() + HELLO.pack(rank, lane))
-    except OSError as error:
-        raise RankError(
-            f"device {rank} cannot reach {address.ip}:{address.port}: {error}"
-        ) from error
-    if not is_one_host:
-        peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    return peer
-
-
-def _accepted(listener: socket.socket, token: str) -> tuple[int, int, socket.socket]:
-    """The next rank that knows the token; a stranger is turned away."""
-    while True:
-        try:
-            peer, _ = listener.accept()
-        except TimeoutError as error:
-            raise RankError(f"not every device came within {PATIENCE:g} s") from error
-        peer.settimeout(HELLO_PATIENCE)
-        hello = b""
-        with suppress(OSError):
-            hello = peer.recv(len(token) + HELLO.size, socket.MSG_WAITALL)
-        if secrets.compare_digest(hello[: len(token)], token.encode()):
-            if peer.family == socket.AF_INET:
-                peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            rank, lane = HELLO.unpack(hello[len(token) :])
-            return lane, rank, peer
-        peer.close()

@@ -6,16 +6,19 @@ group, started by torchrun or anything else.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Literal, Protocol, TypeAlias
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from weft.errors import InputError
+from weft.errors import Disagreement, InputError
 from weft.ir.program import Program
 from weft.runtime.agreement import refuse_different
+from weft.runtime.blame import failure_of
 from weft.runtime.board import Board
 from weft.runtime.clock import lag
 from weft.runtime.ledger import Ledger
@@ -23,14 +26,15 @@ from weft.runtime.mesh import Mesh
 from weft.runtime.rendezvous import meet
 from weft.runtime.ties import End
 from weft.runtime.transport import Transport
-from weft.runtime.transport.grouped import Grouped, gloo_groups, nccl_groups
+from weft.runtime.transport.grouped import Grouped
+from weft.runtime.transport.groups import Gloo, Groups, Nccl
 from weft.runtime.transport.loopback import Loopback
 from weft.runtime.transport.shared import Shared
 from weft.runtime.window import Windows, windows_of
 
 MOST_COPIES = 64  # of a tied weight, times the updates of it that may be under way
 
-Carrier: TypeAlias = Literal["auto", "shared", "gloo", "nccl"]
+Carrier: TypeAlias = Literal["auto", "loopback", "shared", "gloo", "nccl"]
 
 
 class World(Protocol):
@@ -49,11 +53,21 @@ class World(Protocol):
     def total(self, values: Tensor, what: str) -> Tensor:
         """The sum over all processes, in their order, where each adds what it knows and zeros."""
 
-    def begin(self, deadline: float | None) -> None:
-        """Start a run in which no wait is longer; refuse it after a failure."""
+    def begin(self, deadline: float | None, first: str = "") -> None:
+        """Start a run in which no wait is longer; refuse it after a failure.
+
+        To a run that is called the first of its kind all processes come within the deadline; then
+        it may take as long as they live, as some of them may compile.
+        """
+
+    def end(self) -> None:
+        """End a run: a first one is over everywhere."""
 
     def fail(self, reason: str) -> None:
         """End the waits of all other processes."""
+
+    def close(self) -> None:
+        """Leave the other processes in good order, and close all connections."""
 
 
 class Alone:
@@ -73,11 +87,17 @@ class Alone:
     def total(self, values: Tensor, what: str) -> Tensor:
         return values
 
-    def begin(self, deadline: float | None) -> None:
+    def begin(self, deadline: float | None, first: str = "") -> None:
         """Nothing to wait for."""
+
+    def end(self) -> None:
+        """Nothing is under way."""
 
     def fail(self, reason: str) -> None:
         """Nobody else waits."""
+
+    def close(self) -> None:
+        """Nothing is open."""
 
 
 class Ranks:
@@ -94,24 +114,28 @@ class Ranks:
         carrier: Carrier,
         device: torch.device,
         ties: Sequence[Sequence[End]] = (),
+        deadline: float | None = None,
     ) -> None:
         if dist.get_world_size() != program.devices:
             raise InputError(
                 f"{program.name} has {program.devices} devices, the process group"
                 f" {dist.get_world_size()} ranks; start one rank for each device"
             )
-        met = meet()
+        met = meet(deadline)
         self._mesh = met.mesh
+        self._mesh.deadline = self._deadline = deadline
+        self._first = ""
         self.devices = range(met.mesh.rank, met.mesh.rank + 1)
-        chosen = _chosen(carrier, met.is_one_host, device)
-        refuse_different(self.gather(chosen.encode(), "transports"), "transports")
-        self.carrier: str = chosen
-        windows = windows_of(program, least=depth)
-        pairs = _neighbours(program, ties)
-        self.transport = _transport(chosen, met.mesh, (program, pairs), device, windows)
-        self.ledger = Ledger(met.mesh, _last_devices(program))
-        self.board = Board(met.mesh)
-        self.lag = 0.0 if met.is_one_clock else lag(met.mesh)
+        with _told(met.mesh):
+            chosen = _chosen(carrier, met.is_one_host, device)
+            refuse_different(self.gather(chosen.encode(), "transports"), "transports")
+            self.carrier: str = chosen
+            windows = windows_of(program, least=depth)
+            pairs = _neighbours(program, ties)
+            self.transport = _transport(chosen, met.mesh, (program, pairs), device, windows)
+            self.ledger = Ledger(met.mesh, _last_devices(program))
+            self.board = Board(met.mesh)
+            self.lag = 0.0 if met.is_one_clock else lag(met.mesh)
 
     def gather(self, share: bytes, what: str) -> list[bytes]:
         return self._mesh.gather(share, what)
@@ -124,13 +148,70 @@ class Ranks:
             summed += part
         return summed.view(values.shape)
 
-    def begin(self, deadline: float | None) -> None:
+    def begin(self, deadline: float | None, first: str = "") -> None:
         self._mesh.check()
-        self._mesh.deadline = deadline
+        self._mesh.deadline, self._deadline, self._first = deadline, deadline, first
+        if first:
+            refuse_different(self.gather(first.encode(), f"the {first}"), "first runs")
+            self._mesh.deadline = None
+
+    def end(self) -> None:
+        if self._first:
+            self.gather(b"", f"the end of the {self._first}")
+            self._mesh.deadline, self._first = self._deadline, ""
 
     def fail(self, reason: str) -> None:
         self._mesh.fail(reason)
         self.transport.abandon()
+
+    def close(self) -> None:
+        self.transport.close()
+        self._mesh.close()
+
+
+def world_of(
+    program: Program,
+    *,
+    depth: int,
+    carrier: Carrier,
+    device: torch.device,
+    ties: Sequence[Sequence[End]] = (),
+    deadline: float | None = None,
+) -> World:
+    """The ranks of the process group, or this process alone where there is none."""
+    if carrier == "loopback":
+        return Alone(program)
+    if dist.is_available() and dist.is_initialized():
+        return Ranks(
+            program, depth=depth, carrier=carrier, device=device, ties=ties, deadline=deadline
+        )
+    _refuse_lonely_ranks()
+    return Alone(program)
+
+
+def _refuse_lonely_ranks() -> None:
+    """Refuse ranks of torchrun that have made no process group."""
+    if not (dist.is_available() and dist.is_torchelastic_launched()):
+        return
+    ranks = int(os.environ["WORLD_SIZE"])  # noqa: TID251 (as torchrun says it)
+    if ranks > 1:
+        raise InputError(
+            f"torchrun has started {ranks} ranks, but there is no process group, so that each would"
+            f" train the whole model alone; call torch.distributed.init_process_group('gloo')"
+            f" before the pipeline is made, or ask for just that with transport='loopback'"
+        )
+
+
+@contextmanager
+def _told(mesh: Mesh) -> Iterator[None]:
+    """Whatever goes wrong here ends the waits of all other ranks."""
+    try:
+        yield
+    except BaseException as error:
+        if not isinstance(error, Disagreement):  # which all ranks raise
+            mesh.fail(failure_of(error, mesh.rank))
+        mesh.close()
+        raise
 
 
 def _chosen(carrier: Carrier, is_one_host: bool, device: torch.device) -> Carrier:
@@ -155,7 +236,7 @@ def _transport(
     if carrier == "shared":
         return Shared(mesh, windows)
     program, neighbours = run
-    groups = nccl_groups(neighbours) if carrier == "nccl" else gloo_groups(program.devices)
+    groups: Groups = Nccl(mesh, neighbours) if carrier == "nccl" else Gloo(mesh)
     buffers = device if carrier == "nccl" else torch.device("cpu")
     numbers = max(program.microbatches * program.steps, MOST_COPIES, program.placement.table.size)
     return Grouped(mesh, groups, numbers=numbers, device=buffers, windows=windows)

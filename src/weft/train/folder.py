@@ -27,6 +27,7 @@ from weft.errors import InputError
 from weft.notation import to_json, to_text
 from weft.train.events import can_write_events, write_events
 from weft.train.outcome import Outcome
+from weft.train.signals import clearing_up
 
 NOTHING: Mapping[str, str] = MappingProxyType({})
 
@@ -61,17 +62,18 @@ def write_run(folder: Path, outcome: Outcome, more: Mapping[str, str] = NOTHING)
     """Write beside the folder, then put it in its place; `more` are texts by their file's name."""
     check_free(folder)
     beside = folder.with_name(f".{folder.name}.{os.getpid()}")
-    try:
-        beside.mkdir(parents=True)
-        for name, text in (*_contents(outcome), *more.items()):
-            (beside / name).write_text(text, encoding="utf-8")
-        if can_write_events():
-            write_events(beside, outcome.metrics)
-        beside.replace(folder)
-    except OSError as error:
-        raise InputError(f"{folder} cannot be written: {error.strerror}") from None
-    finally:
-        shutil.rmtree(beside, ignore_errors=True)
+    with clearing_up():
+        try:
+            beside.mkdir(parents=True)
+            for name, text in (*_contents(outcome), *more.items()):
+                (beside / name).write_text(text, encoding="utf-8")
+            if can_write_events():
+                write_events(beside, outcome.metrics)
+            beside.replace(folder)
+        except OSError as error:
+            raise InputError(f"{folder} cannot be written: {error.strerror}") from None
+        finally:
+            shutil.rmtree(beside, ignore_errors=True)
 
 
 def _contents(outcome: Outcome) -> Iterator[tuple[str, str]]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import datetime
 import os
+import shutil
 import signal
 import socket
 import tempfile
@@ -25,6 +26,7 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar
 import torch.distributed as dist
 
 from weft.errors import InputError, WeftError
+from weft.train.signals import clearing_up
 
 PATIENCE = datetime.timedelta(seconds=120)  # of a rank that waits for another
 FAREWELL = 5.0  # seconds that a rank gets to end
@@ -49,12 +51,12 @@ class _End(NamedTuple):
 def launched(work: Work[Found], watch: Watch, *, ranks: int) -> Found:
     """What rank 0 finds, when so many processes work in one process group."""
     context = get_context("spawn")
-    with tempfile.TemporaryDirectory(prefix="weft-") as folder:
+    with clearing_up(), tempfile.TemporaryDirectory(prefix="weft-") as folder:
         processes, heard = [], []
         try:
             for rank in range(ranks):
                 ours, theirs = context.Pipe(duplex=False)
-                given = (work, rank, ranks, f"{folder}/store", theirs)
+                given = (work, rank, ranks, folder, theirs)
                 processes.append(context.Process(target=_rank, args=given, daemon=True))
                 processes[-1].start()
                 theirs.close()
@@ -81,16 +83,17 @@ def given_ranks() -> Iterator[int | None]:
 # in this process
 
 
-def _awaited(heard: list[Connection], ranks: Sequence[BaseProcess], watch: Watch) -> Any:
-    """What rank 0 sends at the end, or the first error that any rank tells."""
+def _awaited(heard: Sequence[Connection], ranks: Sequence[BaseProcess], watch: Watch) -> Any:
+    """What rank 0 sends at the end; the first error of any rank, or its end, is one here."""
+    listening = dict(zip(heard, ranks, strict=True))
     ended: _End | None = None
-    while heard:
-        for connection in wait(heard):
+    while listening:
+        for connection in wait([*listening]):
             assert isinstance(connection, Connection)
             try:
                 told = connection.recv()
-            except EOFError:
-                heard.remove(connection)
+            except (EOFError, ConnectionResetError):
+                _check_end(ranks.index(listening[connection]), listening.pop(connection))
                 continue
             if isinstance(told, WeftError):
                 raise told
@@ -98,12 +101,20 @@ def _awaited(heard: list[Connection], ranks: Sequence[BaseProcess], watch: Watch
                 watch(*told.words)
             else:
                 ended = told
-    for process in ranks:
-        process.join(FAREWELL)
     if ended is None:
-        ends = (f"rank {rank} with status {one.exitcode}" for rank, one in enumerate(ranks))
-        raise WeftError(f"the run ended early: {', '.join(ends)}")
+        raise WeftError("the run ended early: rank 0 has found nothing")
     return ended.found
+
+
+def _check_end(rank: int, process: BaseProcess) -> None:
+    """Refuse an end that is not one of a rank that has done its work."""
+    process.join(FAREWELL)
+    status = process.exitcode
+    if status:
+        by_signal = f"was killed by {signal.Signals(-status).name}" if status < 0 else ""
+        raise WeftError(
+            f"the run ended early: rank {rank} {by_signal or f'ended with status {status}'}"
+        )
 
 
 def _end(ranks: Sequence[BaseProcess]) -> None:
@@ -119,13 +130,17 @@ def _end(ranks: Sequence[BaseProcess]) -> None:
 # in a rank
 
 
-def _rank(work: Work[Any], rank: int, ranks: int, store: str, telling: Connection) -> None:
+def _rank(work: Work[Any], rank: int, ranks: int, folder: str, telling: Connection) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process that started this one ends it
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    threading.Thread(target=_end_with_parent, args=(folder,), daemon=True).start()
     _stay_on_this_machine()
     try:
         dist.init_process_group(
-            "gloo", init_method=f"file://{store}", rank=rank, world_size=ranks, timeout=PATIENCE
+            "gloo",
+            init_method=f"file://{folder}/store",
+            rank=rank,
+            world_size=ranks,
+            timeout=PATIENCE,
         )
         found = work(lambda *words: telling.send(_News(words)) if rank == 0 else None)
         dist.barrier()
@@ -135,14 +150,23 @@ def _rank(work: Work[Any], rank: int, ranks: int, store: str, telling: Connectio
     except WeftError as error:
         kind = InputError if isinstance(error, InputError) else WeftError
         telling.send(kind(str(error)))
+    finally:
+        _clear_up(folder, seconds=0)
 
 
-def _end_with_parent() -> None:
-    """However this process's parent ends, it does not outlive it."""
+def _end_with_parent(folder: str) -> None:
+    """However this process's parent ends, neither this process nor the folder outlives it."""
+    _clear_up(folder, seconds=None)
+    os._exit(1)
+
+
+def _clear_up(folder: str, *, seconds: float | None) -> None:
+    """Do what this process's parent cannot do any more, if it ends within so long."""
     parent = parent_process()
-    if parent is not None:
-        parent.join()
-        os._exit(1)
+    assert parent is not None
+    parent.join(seconds)
+    if not parent.is_alive():
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _stay_on_this_machine() -> None:

@@ -7,21 +7,22 @@ from contextlib import contextmanager
 from statistics import median
 
 import torch
-import torch.distributed as dist
 from torch import nn
 
 from weft.cost import Cost
 from weft.errors import InputError
 from weft.ir.program import Program
 from weft.runtime.batch import cut
+from weft.runtime.blame import failure_of
 from weft.runtime.profile.costs import Findings
 from weft.runtime.profile.hops import hops
 from weft.runtime.profile.rests import overhead
 from weft.runtime.profile.rounds import Found, Rounds
 from weft.runtime.profile.sample import THOROUGH, Effort, Flow, Sample, Watch
-from weft.runtime.world import Alone, Ranks, World
+from weft.runtime.world import World, world_of
 
 LEAST, MOST = 1e-3, 1e-2  # seconds of a rest
+PATIENCE = 60.0  # seconds for all ranks to come
 LONG = 4  # times what a message takes, so that it is there before the next action
 
 
@@ -40,8 +41,7 @@ def profiled(
         raise InputError(f"{len(stages)} modules for the {program.stages} stages of {program.name}")
     weights = (weight for stage in stages for weight in stage.parameters())
     device = next((weight.device for weight in weights), torch.device("cpu"))
-    world = _world(program, effort, device)
-    with _told(world):
+    with _together(program, effort, device) as world:
         (batch,) = cut([sample.batch], 1, "batch")
         flow = Flow.through(stages, program.graph, batch.to(device))
         messages = flow.messages(program.graph)
@@ -62,17 +62,15 @@ def _rest(found: Mapping[int, Found]) -> float:
     return min(max(median(median(one.seconds["forward"]) for one in found.values()), LEAST), MOST)
 
 
-def _world(program: Program, effort: Effort, device: torch.device) -> World:
-    if dist.is_available() and dist.is_initialized():
-        return Ranks(program, depth=1, carrier=effort.transport, device=device)
-    return Alone(program)
-
-
 @contextmanager
-def _told(world: World) -> Iterator[None]:
-    """Whatever goes wrong here ends the waits of all other ranks."""
+def _together(program: Program, effort: Effort, device: torch.device) -> Iterator[World]:
+    """All ranks; whatever goes wrong here ends the waits of the others."""
+    world = world_of(program, depth=1, carrier=effort.transport, device=device, deadline=PATIENCE)
+    world.begin(None)  # stages may be slow
     try:
-        yield
+        yield world
     except BaseException as error:
-        world.fail(str(error) or type(error).__name__)
+        world.fail(failure_of(error, world.devices.start))
         raise
+    finally:
+        world.close()

@@ -30,29 +30,29 @@ SCALAR: Layout = (Form((1,), torch.float32),)
 
 def overhead(flow: Flow, program: Program, effort: Effort, rest: float, watch: Watch) -> float:
     """Seconds between two actions of a device, each of so long a rest; every rank calls this."""
-    if not dist.is_initialized():
+    if not dist.is_initialized() or effort.transport == "loopback":
         return 0.0  # devices take turns in this process
     (data,) = flow.inputs[0]
     device = next((leaf.device for leaf in data.leaves), torch.device("cpu"))
     stages = [Resting(layout_of(value.leaves) or SCALAR, rest).to(device) for value in flow.outputs]
-    pipeline = Pipeline(
+    batch = [tuple(map(torch.zeros_like, data.leaves))]
+    target = [torch.zeros(1)]
+    count, is_late = program.microbatches, is_flowing(program)
+    found = []
+    with Pipeline(
         stages,
         program,
         loss=lambda output, _: output.sum(),
         optimizer=lambda named: torch.optim.SGD([weight for _, weight in named], lr=0.0),
         transport=effort.transport,
-    )
-    batch = [tuple(map(torch.zeros_like, data.leaves))]
-    target = [torch.zeros(1)]
-    count, is_late = program.microbatches, is_flowing(program)
-    found = []
-    for step in range(WARM_UP + effort.steps):
-        result = pipeline.step(batch * count, target * count, update=is_late)
-        if step >= WARM_UP and not is_late:
-            found.append(gaps(pipeline.gathered(result), margin=rest / 2))
-        watch("host", (step + 1) / (WARM_UP + effort.steps))
-    if is_late:
-        found.append(gaps(pipeline.gathered(pipeline.drain()), margin=rest / 2))
+    ) as pipeline:
+        for step in range(WARM_UP + effort.steps):
+            result = pipeline.step(batch * count, target * count, update=is_late)
+            if step >= WARM_UP and not is_late:
+                found.append(gaps(pipeline.gathered(result), margin=rest / 2))
+            watch("host", (step + 1) / (WARM_UP + effort.steps))
+        if is_late:
+            found.append(gaps(pipeline.gathered(pipeline.drain()), margin=rest / 2))
     return _trimmed_mean(np.concatenate(found))
 
 

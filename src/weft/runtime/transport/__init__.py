@@ -42,3 +42,6 @@ class Transport(Protocol):
 
     def abandon(self) -> None:
         """Leave a run that has failed, so that no other rank waits for the rest of it."""
+
+    def close(self) -> None:
+        """Close what was opened; nothing is sent or received any more."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import datetime
 from collections import defaultdict, deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import NamedTuple, TypeAlias
 
@@ -37,15 +37,14 @@ from weft.runtime.message import (
     read,
     written,
 )
+from weft.runtime.transport.groups import Groups, reason_of
 from weft.runtime.values import Structure
 from weft.runtime.window import Windows
 
 AHEAD = 4  # receives of a channel that are posted before they are needed
 MOST_VALUES = 64  # of a message
 FOREVER = datetime.timedelta(days=365)
-PATIENCE = 5.0  # seconds to hear why a connection ended
 
-Groups: TypeAlias = Mapping[tuple[int, int, Direction], dist.ProcessGroup]  # by the two ends
 Channel: TypeAlias = tuple[int, Direction]
 
 
@@ -165,9 +164,14 @@ class Grouped:
                 while coming and self._forms[coming[0].message]() is not None:
                     self._post(coming.popleft())
 
+    def close(self) -> None:
+        for under_way in (self._sent, self._posted, self._coming, self._unsent):
+            under_way.clear()
+        self._groups.close()
+
     def _send(self, route: Route, layout: Layout, values: Values) -> None:
         message, destination = route.message, route.destination
-        group = self._groups[route.source, destination, message.direction]
+        line = self._groups.lines[route.source, destination, message.direction]
         queue = self._sent[destination, message.direction]
         for place, form in enumerate(layout):
             if not isinstance(form, Form):
@@ -177,11 +181,10 @@ class Grouped:
                 value = torch.zeros(form.shape, dtype=form.dtype, device=self._device)
             tensor, tag = value.contiguous(), self._tag(message, place)
             try:
-                work = dist.isend(tensor, dst=destination, group=group, tag=tag)
+                work = line.group.send([_real(tensor)], line.destination, tag)
             except RuntimeError as error:
                 raise self._lost(error, route, _reading(route)) from None
-            if work is not None:
-                queue.append(Sent(work, route, tensor))
+            queue.append(Sent(work, route, tensor))
 
     def _post_until(self, route: Route) -> None:
         """Post this receive and all that the other end sends before it."""
@@ -201,7 +204,7 @@ class Grouped:
 
     def _post(self, route: Route) -> None:
         message, source = route.message, route.source
-        group = self._groups[source, route.destination, message.direction]
+        line = self._groups.lines[source, route.destination, message.direction]
         layout = self._forms[message]()
         if layout is None:
             layout = read(self._header(route))
@@ -216,7 +219,7 @@ class Grouped:
             tensor = torch.empty(form.shape, dtype=form.dtype, device=self._device)
             tag = self._tag(message, place)
             try:
-                work = dist.irecv(tensor, src=source, group=group, tag=tag)
+                work = line.group.recv([_real(tensor)], line.source, tag)
             except RuntimeError as error:
                 raise self._lost(error, route, str(route)) from None
             posted.append(Posted(work, tensor))
@@ -257,12 +260,12 @@ class Grouped:
         mesh = self._mesh
         if "imed out" in str(error) and mesh.deadline is not None:
             return mesh.blamed(f"nothing came within the deadline of {mesh.deadline:g} s", what)
-        mesh.deadline = PATIENCE
-        try:
-            mesh.wait(lambda: False, lambda: what, route.source, route.destination)
-        except RankError as reason:
-            return reason
-        raise AssertionError("such a wait does not end")
+        return reason_of(mesh, what, route.source, route.destination)
+
+
+def _real(tensor: Tensor) -> Tensor:
+    """The same memory in numbers that every group can carry."""
+    return torch.view_as_real(tensor) if tensor.is_complex() else tensor
 
 
 def _is_within(found: Layout, known: Layout) -> bool:
@@ -283,24 +286,3 @@ def _changed(route: Route, known: Layout, found: Layout) -> WeftError:
 
 def _reading(route: Route) -> str:
     return f"device {route.destination} to read {route.action}"
-
-
-def gloo_groups(ranks: int) -> Groups:
-    """One group for each direction, over all ranks."""
-    made = {direction: dist.new_group(backend="gloo", timeout=FOREVER) for direction in Direction}
-    return {
-        (source, destination, direction): made[direction]
-        for source in range(ranks)
-        for destination in range(ranks)
-        for direction in Direction
-    }
-
-
-def nccl_groups(neighbours: Sequence[tuple[int, int]]) -> Groups:
-    """A communicator for each pair of neighbours and direction, and one for their weights."""
-    groups: dict[tuple[int, int, Direction], dist.ProcessGroup] = {}
-    for low, high in neighbours:
-        for direction in Direction:
-            made = dist.new_group([low, high], backend="nccl")
-            groups[low, high, direction] = groups[high, low, direction] = made
-    return groups

@@ -53,6 +53,9 @@ class Loopback:
     def end(self) -> None:
         """Nothing is under way."""
 
+    def close(self) -> None:
+        """Nothing is open."""
+
 
 def _versions(values: Values) -> list[int]:
     """How often each tensor was changed in place."""

@@ -174,6 +174,13 @@ class Shared:
         for source in self._owed:
             self._give_credit(source)
 
+    def close(self) -> None:
+        """Forget all blocks, also where senders and receivers know them."""
+        for blocks in (*self._free.values(), *self._used.values()):
+            blocks.clear()
+        self._seen.clear()
+        self._known.clear()
+
     def _parcel(self, route: Route, layout: Layout) -> Parcel:
         size, _ = _laid_out(layout)
         room = max(PAGE, 1 << (size - 1).bit_length())

@@ -1,0 +1,21 @@
+"""Blame: how ranks name each other, and what went wrong, to each other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from weft.errors import WeftError
+
+
+def failure_of(error: BaseException, rank: int) -> str:
+    """What other ranks are told; what is not Weft's own error does not say where it is from."""
+    if isinstance(error, WeftError):
+        return str(error)
+    what = ": ".join(filter(None, (type(error).__name__, str(error))))
+    return f"device {rank} failed: {what}"
+
+
+def devices_of(ranks: Iterable[int]) -> str:
+    """The devices by name, as in `devices 1 and 3`."""
+    *most, last = map(str, sorted(ranks))
+    return f"devices {', '.join(most)} and {last}" if most else f"device {last}"

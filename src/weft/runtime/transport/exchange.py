@@ -1,0 +1,85 @@
+"""Exchange: how gloo's connections are made with the mesh as its store.
+
+    gloo's thread    says where it listens, asks where others do, connects to them
+    this thread      gathers that from all ranks, and watches whether they live
+
+Gloo itself neither notices that a rank has died meanwhile, nor ends when it said it would.
+"""
+
+from __future__ import annotations
+
+import json
+import queue
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from threading import Event, Thread
+from typing import Any, TypeVar
+
+from torch._C._distributed_c10d import Store
+
+from weft.runtime.mesh import Mesh
+
+GLANCE = 0.02  # seconds between two looks at the mesh
+WHAT = "all others to connect"
+
+Made = TypeVar("Made")
+
+
+class Gathered(Store):
+    """A store for a thread: what it asks for is gathered from all ranks by another one."""
+
+    def __init__(self, ask: Callable[[], None]) -> None:
+        super().__init__()
+        self._ask, self._is_answered = ask, Event()
+        self._mine: dict[str, str] = {}
+        self._known: dict[str, bytes] = {}
+
+    def set(self, key: str, value: Any) -> None:
+        self._mine[key] = (value.encode() if isinstance(value, str) else bytes(value)).hex()
+
+    def wait(self, keys: Sequence[str], *_: object) -> None:
+        """Until all ranks have been asked, and as long as they do not know."""
+        while not all(key in self._known for key in keys):
+            self._is_answered.clear()
+            self._ask()
+            self._is_answered.wait()
+
+    def get(self, key: str) -> bytes:
+        self.wait([key])
+        return self._known[key]
+
+    def answer(self, mesh: Mesh) -> None:
+        """Gather what all ranks have set; all of them ask."""
+        for share in mesh.gather(json.dumps(self._mine).encode(), "the addresses"):
+            told = json.loads(share).items()
+            self._known |= {key: bytes.fromhex(value) for key, value in told}
+        self._is_answered.set()
+
+
+def connected(mesh: Mesh, make: Callable[[Store], Made]) -> Made:
+    """What is made with such a store on all ranks; a rank that dies meanwhile is named."""
+    news: queue.Queue[Callable[[], Made | None]] = queue.Queue()
+    store = Gathered(lambda: news.put(lambda: store.answer(mesh)))
+
+    def work() -> None:
+        try:
+            made = make(store)
+            news.put(lambda: made)
+        except Exception as error:
+            news.put(partial(_raised, error))
+
+    Thread(target=work, daemon=True).start()
+    began, others = time.monotonic(), [one for one in range(mesh.ranks) if one != mesh.rank]
+    while True:
+        try:
+            found = news.get(timeout=GLANCE)()
+        except queue.Empty:
+            mesh.watch(began, WHAT, *others)
+            continue
+        if found is not None:
+            return found
+
+
+def _raised(error: Exception) -> None:
+    raise error

@@ -1,0 +1,116 @@
+"""Groups of torch that messages travel through, made for one pipeline and closed with it."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, Protocol, TypeAlias, cast
+
+import torch.distributed as dist
+from torch import Tensor
+from torch._C._distributed_c10d import ProcessGroupGloo, Store
+
+from weft.errors import RankError
+from weft.ir.kinds import Direction
+from weft.runtime.forks import Sockets, opened
+from weft.runtime.mesh import Mesh
+from weft.runtime.transport.exchange import WHAT, connected
+
+PATIENCE = 5.0  # seconds to hear why a connection ended
+LONG = datetime.timedelta(hours=1)  # as the mesh knows better how long to wait
+
+Ends: TypeAlias = tuple[int, int, Direction]  # from rank, to rank
+
+
+class Group(Protocol):
+    """What a group of torch can do, by its own numbers of the ranks."""
+
+    def send(self, tensors: list[Tensor], dstRank: int, tag: int) -> dist.Work:  # noqa: N803
+        """Begin to send."""
+
+    def recv(self, tensors: list[Tensor], srcRank: int, tag: int) -> dist.Work:  # noqa: N803
+        """Begin to receive."""
+
+
+class Line(NamedTuple):
+    """A group for the messages of a channel, and how it numbers the two ends."""
+
+    group: Group
+    source: int
+    destination: int
+
+
+class Groups(Protocol):
+    """The lines of all channels of this rank."""
+
+    @property
+    def lines(self) -> Mapping[Ends, Line]:
+        """By the two ends and the direction."""
+
+    def close(self) -> None:
+        """Close their connections."""
+
+
+class Gloo:
+    """A group for each direction over all ranks, known to them alone.
+
+    Torch's own `new_group` keeps connections open until the process ends, tells anybody who reads
+    the store where they are, and waits for ranks that have died.
+    """
+
+    def __init__(self, mesh: Mesh) -> None:
+        self._sockets: list[Sockets] = []
+        made = {direction: self._connected(mesh) for direction in Direction}
+        self.lines: Mapping[Ends, Line] = {
+            (source, destination, direction): Line(group, source, destination)
+            for source in range(mesh.ranks)
+            for destination in range(mesh.ranks)
+            for direction, group in made.items()
+        }
+
+    def close(self) -> None:
+        self.lines = {}  # a group closes with the last that knows it
+
+    def _connected(self, mesh: Mesh) -> Group:
+        def make(store: Store) -> Group:
+            made: Any = ProcessGroupGloo(store, mesh.rank, mesh.ranks, LONG)
+            return cast(Group, made)
+
+        try:
+            with opened() as sockets:
+                self._sockets.append(sockets)
+                return connected(mesh, make)
+        except RuntimeError as error:
+            others = (other for other in range(mesh.ranks) if other != mesh.rank)
+            raise reason_of(mesh, WHAT, *others) from error
+
+
+class Nccl:
+    """A communicator for each pair of neighbours and direction, and one for their weights."""
+
+    def __init__(self, mesh: Mesh, neighbours: Sequence[tuple[int, int]]) -> None:
+        self._groups: list[dist.ProcessGroup] = []
+        self.lines: dict[Ends, Line] = {}
+        mesh.gather(b"", "the start of NCCL")  # torch waits long for a rank that never comes
+        for low, high in neighbours:
+            for direction in Direction:
+                made = dist.new_group([low, high], backend="nccl")
+                self.lines[low, high, direction] = Line(made, 0, 1)
+                self.lines[high, low, direction] = Line(made, 1, 0)
+                if mesh.rank in (low, high):
+                    self._groups.append(made)
+
+    def close(self) -> None:
+        self.lines.clear()
+        while self._groups:
+            dist.destroy_process_group(self._groups.pop())
+
+
+def reason_of(mesh: Mesh, what: str, *others: int) -> RankError:
+    """Why a connection to one of these ranks ended, as the mesh knows better."""
+    mesh.deadline = PATIENCE
+    try:
+        mesh.wait(lambda: False, lambda: what, *others)
+    except RankError as reason:
+        return reason
+    raise AssertionError("such a wait does not end")

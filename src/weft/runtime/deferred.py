@@ -60,16 +60,25 @@ class Layer:
             return cls(module, module.forward, module.input_grad, module.weight_grad)
         return None
 
+    def is_view(self, value: Tensor) -> bool:
+        """Whether torch makes the output of a linear layer a view of rows, as hooks can tell."""
+        is_linear = type(self.module) is nn.Linear and self.module.bias is not None
+        return is_linear and value.dim() == 3 and value.is_contiguous() and value.numel() > 0
+
     @property
     def weights(self) -> list[nn.Parameter]:
         return [*self.module.parameters()]
 
-    def is_deferrable(self, value: Tensor) -> bool:
-        """Whether its weights' gradients can come later, and something learns by them."""
+    def is_deferrable(self, value: Tensor, whole: set[int]) -> bool:
+        """Whether its weights' gradients can come later, and something learns by them.
+
+        Those that are to stay `whole` have other uses, with which they are added up.
+        """
         weights, is_linear = self.weights, type(self.module) is nn.Linear
         return (
             value.dim() >= 1
             and (not is_linear or _has_own_weights(self.module))
+            and whole.isdisjoint(map(id, weights))
             and not value.is_complex()
             and any(weight.requires_grad for weight in weights)
             and not any(weight._backward_hooks for weight in weights)
@@ -78,8 +87,10 @@ class Layer:
 
 
 def _has_own_weights(layer: nn.Module) -> bool:
-    """Whether a linear layer's weights are its parameters; older weight norms make them anew."""
-    return layer._parameters.keys() == {"weight", "bias"} and not layer._modules
+    """Whether a linear layer's weight is a parameter that learns; some norms make it anew."""
+    weight = layer._parameters.get("weight")
+    is_own = layer._parameters.keys() == {"weight", "bias"} and not layer._modules
+    return is_own and weight is not None and weight.requires_grad
 
 
 def _linear_input_grad(layer: nn.Linear, value: Tensor, gradient: Tensor) -> Tensor:
@@ -183,6 +194,7 @@ class Recorder:
 
     def __init__(self) -> None:
         self.tape: Tape | None = None
+        self.whole: set[int] = set()  # weights that are not deferred
         self.anchor = torch.zeros((), requires_grad=True)
 
     def __deepcopy__(self, memo: dict[int, object]) -> Recorder:
@@ -210,21 +222,25 @@ def _forward(layer: Layer, recorder: Recorder, /, *args: Any, **kwargs: Any) -> 
     if tape is None or not torch.is_grad_enabled() or len(args) + len(kwargs) != 1:
         return layer.forward(*args, **kwargs)
     (value,) = *args, *kwargs.values()
-    if not isinstance(value, Tensor) or not layer.is_deferrable(value):
+    if not isinstance(value, Tensor) or not layer.is_deferrable(value, recorder.whole):
         return layer.forward(*args, **kwargs)
-    out: Tensor = _Deferred.apply(value, recorder.anchor, layer, tape)  # type: ignore[no-untyped-call]
-    return out
+    is_view = layer.is_view(value)
+    out: Tensor = _Deferred.apply(value, recorder.anchor, layer, tape, is_view)  # type: ignore[no-untyped-call]
+    return out.view(*value.shape[:-1], -1) if is_view else out
 
 
 class _Deferred(torch.autograd.Function):
     """A layer whose backward computes the gradient of its input alone."""
 
     @staticmethod
-    def forward(context: Any, value: Tensor, _anchor: Tensor, layer: Layer, tape: Tape) -> Tensor:
+    def forward(
+        context: Any, value: Tensor, _anchor: Tensor, layer: Layer, tape: Tape, is_flat: bool
+    ) -> Tensor:
         context.save_for_backward(value)
         context.layer, context.tape = layer, tape
         out = layer.forward(value)
-        plain: Tensor = torch.ops.aten._unsafe_view(out, out.shape)  # which may be changed in place
+        shape = (out.numel() // out.shape[-1], out.shape[-1]) if is_flat else out.shape
+        plain: Tensor = torch.ops.aten._unsafe_view(out, shape)  # which may be changed in place
         return plain
 
     @staticmethod
@@ -233,4 +249,4 @@ class _Deferred(torch.autograd.Function):
         if context.tape.is_open:
             context.tape.uses.append((context.layer, value, gradient))
         passed = context.layer.input_grad(value, gradient) if context.needs_input_grad[0] else None
-        return passed, None, None, None
+        return passed, None, None, None, None

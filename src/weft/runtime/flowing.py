@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -150,9 +150,7 @@ class Flowing:
         self._forms.go_on(numbers, inputs, targets)
         for stage, copy in self._copies.items():
             copy.begin(self._stage_rules[stage])
-            copy.changes_inputs = self._forms.changes_inputs(stage)
-            copy.structure_of = partial(self._forms.structure, stage)
-            copy.disturbed_by = self._forms.disturbed_by(stage)
+            copy.outline(self._forms)
         for index, number in enumerate(numbers):
             self._given.targets[number], self._given.shares[number] = targets[index], shares[index]
             self._draw.places[number] = (update, index)

@@ -77,6 +77,11 @@ class StageForms:
                     return reader
         return None
 
+    def repeated(self, stage: int) -> set[str]:
+        """The weights that a stage uses more than once, as far as is known."""
+        outlines = [outlines[stage] for outlines in self._known.values()]
+        return {name for outline in outlines if outline is not None for name in outline.repeated}
+
     def structure(self, stage: int, microbatch: int) -> Structure | None:
         """How what a stage returns is made up; None where that is not known."""
         outline = self._known[self._keys[microbatch]][stage]

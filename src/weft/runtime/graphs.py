@@ -36,7 +36,7 @@ class Graphs:
         """Refuse a graph that ends in a weight which is not known."""
         self._looks += 1
         own = {id(tensor) for tensor in known}
-        nodes = [*_nodes(outputs)]
+        nodes = [*nodes_of(outputs)]
         self.is_reentrant |= any(type(node).__name__ == REENTRANT for node in nodes)
         leaves = [node.variable for node in nodes if hasattr(node, "variable")]
         strange = [leaf for leaf in leaves if id(leaf) not in own]
@@ -52,7 +52,7 @@ class Graphs:
         self._found = strange if self._looks < FORWARDS else []
 
 
-def _nodes(outputs: Sequence[Tensor]) -> Iterator[Any]:
+def nodes_of(outputs: Sequence[Tensor]) -> Iterator[Any]:
     """All nodes of the graphs of some tensors."""
     nodes: list[Any] = [value.grad_fn for value in outputs if value.grad_fn is not None]
     seen = set(nodes)

@@ -12,21 +12,24 @@ import logging
 import random
 import re
 import warnings
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
+from weft.runtime.graphs import nodes_of
 from weft.runtime.message import Layout, layout_of
 from weft.runtime.randomness import Keyed
 from weft.runtime.split import called
 from weft.runtime.values import Value, learns
 
 MISFIT = re.compile(r"shape|size|\bdim|mismatch|must match|positional argument|out of range")
+PASSING = {"ToCopyBackward0", "TBackward0", "TransposeBackward0"}
 UNSUITED = re.compile(r"(?i)fake|meta|symbol|data.dependent|subclass|storage")
 
 
@@ -36,6 +39,7 @@ class Outline(NamedTuple):
     value: Value  # that it returns, of fake tensors
     changes_inputs: bool  # in place
     differentiates: bool  # by its inputs, inside the forward
+    repeated: tuple[str, ...]  # weights that it uses more than once
 
     @property
     def layout(self) -> Layout:
@@ -98,7 +102,22 @@ def outlined(
         return None
     is_changing = any(leaf._version for value in given for leaf in value.leaves)
     plain = result.with_leaves(leaf.detach() for leaf in result.leaves)
-    return Outline(plain, is_changing, bool(seen))
+    return Outline(plain, is_changing, bool(seen), _repeated(twin, result.leaves))
+
+
+def _repeated(module: nn.Module, outputs: Sequence[Tensor]) -> tuple[str, ...]:
+    """The weights whose gradient is a sum, before or after casts and transpositions of them."""
+    readers: dict[Any, list[Any]] = defaultdict(list)
+    for node in nodes_of(outputs):
+        for following, _ in node.next_functions:
+            readers[following].append(node)
+
+    def uses(node: Any) -> int:
+        return sum(uses(one) if type(one).__name__ in PASSING else 1 for one in readers[node])
+
+    leaves = {id(node.variable): node for node in [*readers] if hasattr(node, "variable")}
+    named = [(name, leaves.get(id(weight))) for name, weight in module.named_parameters()]
+    return tuple(name for name, node in named if node is not None and uses(node) > 1)
 
 
 def _is_watched(module: nn.Module) -> bool:

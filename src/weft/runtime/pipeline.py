@@ -478,9 +478,7 @@ class Pipeline:
         for (_, index), stage in self._copies.items():
             rules = self._rules[index]
             stage.begin(rules if is_training else rules._replace(everything=None))
-            stage.changes_inputs = self._forms.changes_inputs(index)
-            stage.structure_of = partial(self._forms.structure, index)
-            stage.disturbed_by = self._forms.disturbed_by(index)
+            stage.outline(self._forms)
 
     def _compare_first(self, inputs: Microbatches, targets: Microbatches) -> None:
         """Refuse ranks that were given different data."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, TypeAlias
 
 import torch
@@ -19,6 +20,7 @@ from weft.errors import InputError, WeftError
 from weft.runtime.buffers import Buffers, Snapshot
 from weft.runtime.cast import Cast, without_autocast, without_graph
 from weft.runtime.deferred import Recorder, Tape, apart
+from weft.runtime.forms import StageForms
 from weft.runtime.graphs import Graphs
 from weft.runtime.randomness import WATCHED, Draw, Drawing, Drawn
 from weft.runtime.split import called, names_of
@@ -84,17 +86,25 @@ class Stage:
         self.versions: Versions = ()
         self.is_stashing = True
         self.changes_inputs, self.has_inputs_alone = False, True
-        self.disturbed_by: int | None = None  # the stage that does so to hooks of its input
-        self.structure_of: Callable[[int], Structure | None] = lambda _: None
+        self._disturbed_by: int | None = None  # the stage that does so to hooks of its input
+        self._structure_of: Callable[[int], Structure | None] = lambda _: None
         self.dtype: torch.dtype | None = None  # of values, where that is not the data's
         self._device = next((p.device for p in module.parameters()), torch.device("cpu"))
 
     def begin(self, rules: Rules = FREE) -> None:
         """Look at what may have changed since the last step."""
         self._drawing.look()
-        if self.stashes:  # updates change weights meanwhile
-            rules = rules._replace(weights=None)
-        self._state.begin(rules, is_watched=self._draw.step < WATCHED and not self.stashes)
+        versioned = {weight for stash in self.stashes for weight in stash.parameters}
+        self._state.begin(rules, versioned, is_watched=self._draw.step < WATCHED)
+
+    def outline(self, forms: StageForms) -> None:
+        """Take what is known of this stage without computing anything."""
+        self.changes_inputs = forms.changes_inputs(self.index)
+        self._structure_of = partial(forms.structure, self.index)
+        self._disturbed_by = forms.disturbed_by(self.index)
+        repeated = forms.repeated(self.index)
+        named = self.module.named_parameters()
+        self._recorder.whole = {id(weight) for name, weight in named if name in repeated}
 
     def forward(
         self,
@@ -210,7 +220,7 @@ class Stage:
 
     def _as_outlined(self, microbatch: int, value: Value) -> Value:
         """A value made without a graph, with what its outline knows of gradients."""
-        known = None if self.loss is not None else self.structure_of(microbatch)
+        known = None if self.loss is not None else self._structure_of(microbatch)
         is_known = known is not None and known.unmarked == value.structure.unmarked
         return Value(value.leaves, known) if known is not None and is_known else value
 
@@ -222,10 +232,10 @@ class Stage:
 
     def _handed(self, value: Tensor) -> Tensor:
         """A value as others get it: what changes later, such as a buffer, is copied."""
-        if value._backward_hooks and self.disturbed_by is not None:
+        if value._backward_hooks and self._disturbed_by is not None:
             raise InputError(
                 f"stage {self.index} returns a value that it has hooked, and stage"
-                f" {self.disturbed_by} changes it in place or differentiates by it, where torch"
+                f" {self._disturbed_by} changes it in place or differentiates by it, where torch"
                 f" calls hooks in another way; let that stage start from a copy (.clone())"
             )
         found = contiguous(value)

@@ -31,12 +31,15 @@ class State:
 
     def __init__(self, module: nn.Module, stage: int) -> None:
         self._module, self._stage = module, stage
-        self._rules, self._is_watched = FREE, False
+        self._rules, self._versioned, self._is_watched = FREE, set[nn.Parameter](), False
         self._before: dict[str, object] = {}
 
-    def begin(self, rules: Rules, *, is_watched: bool) -> None:
-        """Obey these from now on; watched closely, data of weights are looked at too."""
-        self._rules, self._is_watched = rules, is_watched
+    def begin(self, rules: Rules, versioned: set[nn.Parameter], *, is_watched: bool) -> None:
+        """Obey these from now on; watched closely, data of weights are looked at too.
+
+        Updates change weights that have versions meanwhile.
+        """
+        self._rules, self._versioned, self._is_watched = rules, versioned, is_watched
         self._before = dict(self._found())
 
     def check(self) -> None:
@@ -52,7 +55,8 @@ class State:
         """What is to stay, by name."""
         if self._rules.weights:
             for name, weight in self._module.named_parameters():
-                yield f"weight {name}", self._mark(weight)
+                if weight not in self._versioned:
+                    yield f"weight {name}", self._mark(weight)
         if self._rules.everything:
             for name, buffer in self._module.named_buffers():
                 yield f"buffer {name}", (id(buffer), buffer._version)

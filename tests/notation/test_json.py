@@ -152,16 +152,17 @@ def test_a_cost_by_hand_needs_forward_times_only() -> None:
     assert isinstance(cost, Cost)
     assert cost.times.forward == cost.times.recompute == (1.0, 2.0)
     assert cost.times.input_grad == cost.memory.weights == (0.0, 0.0)
-    assert cost.network.message == (0.0,)
+    assert cost.network.message == 0.0
     assert np.isinf([cost.memory.capacity, cost.network.default.bandwidth]).all()
     assert cost.is_barrier
 
 
-def test_a_cost_by_hand_says_one_message_for_a_chain_and_null_for_no_limit() -> None:
+def test_a_cost_by_hand_says_one_message_for_every_edge_and_null_for_no_limit() -> None:
     given = {**COST, "message": 5, "capacity": None, "link": {"latency": 2, "bandwidth": None}}
     cost = from_json(json.dumps(given))
     assert isinstance(cost, Cost)
-    assert cost.network.message == (5.0,)
+    assert cost.network.message == 5.0
+    assert from_json(to_json(cost)) == cost
     assert cost.network.default.latency == 2
     assert np.isinf([cost.memory.capacity, cost.network.default.bandwidth]).all()
 

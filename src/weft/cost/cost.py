@@ -74,10 +74,15 @@ class Link:
 class Network:
     """Links between devices and to the host; `between` overrides `default` for a device pair."""
 
-    message: tuple[float, ...]  # bytes that cross each edge of the graph, either way
+    message: float | tuple[float, ...]  # bytes across an edge, either way: of all, or of each
     default: Link = Link()
     between: Mapping[tuple[int, int], Link] = field(default_factory=dict)
     host: Link = Link()
+
+    def sizes(self, edges: int) -> NDArray[np.float64]:
+        """Bytes that cross each of so many edges."""
+        each = self.message if isinstance(self.message, tuple) else (self.message,) * edges
+        return np.array(each, np.float64)
 
     def tables(self, devices: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Latency and bandwidth of [source, destination]."""
@@ -126,10 +131,11 @@ class Cost:
             raise InputError(
                 f"the cost describes {self.stages} stages, {program.name} has {program.stages}"
             )
-        if len(self.network.message) != len(program.graph.edges):
+        edges = len(program.graph.edges)
+        if len(self.network.sizes(edges)) != edges:
             raise InputError(
-                f"the cost describes {len(self.network.message)} edges,"
-                f" {program.name} has {len(program.graph.edges)}"
+                f"the cost describes {len(self.network.sizes(edges))} edges,"
+                f" {program.name} has {edges}; one number for all of them fits any"
             )
         if self.sizes and len(self.sizes) != program.microbatches:
             raise InputError(
@@ -176,7 +182,7 @@ class Cost:
             first, span = _in_common(
                 actions, dependencies.producer[rows], dependencies.consumer[rows]
             )
-            size = np.array(self.network.message)[dependencies.edge[rows]]
+            size = self.network.sizes(len(program.graph.edges))[dependencies.edge[rows]]
             seconds = size * self._work(first, span) / bandwidth[ends]
             is_sent_apart = dependencies.value[rows] == Value.MESSAGE
             delays[rows] += np.where(is_sent_apart, 0.0, seconds)
@@ -247,7 +253,7 @@ class Cost:
         ends = np.array([lane.channel[:2] if lane.channel else (0, 0) for lane in program.lanes])
         source, destination = ends[program.lane_of[rows]].T
         _, bandwidth = self.network.tables(program.devices)
-        size = np.array(self.network.message)[actions.edge[rows]]
+        size = self.network.sizes(len(program.graph.edges))[actions.edge[rows]]
         work = self.covered(actions)[rows]
         seconds[rows] = size * work / bandwidth[source, destination]
 

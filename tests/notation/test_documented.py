@@ -10,7 +10,7 @@ from types import ModuleType
 
 import pytest
 
-from tests.cli.running import weft
+from tests.cli.running import weft, weft_json
 from weft.cost import Cost
 from weft.notation import from_json, graph_from_json
 from weft.notation.json import cost, descriptions, graph, measurement, program, timeline
@@ -113,3 +113,13 @@ def test_one_message_for_all_edges_costs_what_one_for_each_does(tmp_path: Path) 
         words = ("simulate", "gpipe", "--graph", "inception", "--cost", str(costs), "--json")
         times.append(weft(*words).stdout)
     assert times[0] == times[1]
+
+
+def test_seconds_of_a_file_are_those_of_a_whole_microbatch(tmp_path: Path) -> None:
+    """Where a method cuts microbatches in two, each half takes half of them."""
+    costs = tmp_path / "cost.json"
+    stage = {"forward": 1, "input_grad": 1, "weight_grad": 1}
+    costs.write_text(json.dumps({**least_cost(4), "stages": [stage] * 4}))
+    words = ("simulate", "chimera", "--variant", "halving", "-d", "4", "-n", "8")
+    by_file, by_default = weft_json(*words, "--cost", str(costs)), weft_json(*words)
+    assert by_file["makespan"] == by_default["makespan"] == 26

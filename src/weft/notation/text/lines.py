@@ -42,7 +42,7 @@ def read_lines(text: str) -> Lines:
 def needed(lines: Lines, keyword: str, example: str) -> Line:
     """The first line of a keyword that no program lacks."""
     if not lines[keyword]:
-        raise InputError(f"a program needs a line `{example}`")
+        raise InputError(f"a program needs a line `{example}`; is the file cut off?")
     return lines[keyword][0]
 
 

@@ -86,6 +86,7 @@ def _program(lines: Lines) -> Program:
     bodies: list[Body] = []
     edge_of = {edge: index for index, edge in enumerate(graph.edges)}
     total = 0
+    needed(lines, "device", "device 0: 0F0 0B0")
     for number, words in lines["device"]:
         with on_line(number):
             lane, tokens = read_lane(words)

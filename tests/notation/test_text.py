@@ -192,7 +192,7 @@ def test_a_program_may_lack_a_lane() -> None:
         ("0F0 0F1", "0F0|", 6, "is no action"),
         ("0F0 0F1", "0F0 0F1/9999.combine", 6, "at most 4096 segments"),
         ("0F0 0F1", "0F0 0F999999999", 6, "more than the 4,000,000 stages (or edges) x micro"),
-        ("0F0 0F1", "0F0 0F0..999999999", 6, "more than the 4,000,000 actions"),
+        ("0F0 0F1", "0F0 0F0..999999999", 6, "more than the 2,000,000 actions"),
     ],
 )
 def test_what_cannot_be_read_is_refused_by_line(

@@ -28,6 +28,7 @@ from weft.ir.program import Program
 from weft.notation.limits import (
     check_actions,
     check_cells,
+    check_forwards,
     check_lane,
     check_pipes,
     check_repeats,
@@ -110,6 +111,7 @@ def _program(lines: Lines) -> Program:
         parts=_parts(lines["parts"], microbatches),
     )
     check_repeats(program.actions)
+    check_forwards(program.actions, program.stages, microbatches)
     return program
 
 

@@ -20,7 +20,15 @@ from weft.ir.kinds import EDGE_END, Direction, Kind, Stream
 from weft.ir.lanes import Channel, Lane
 from weft.ir.placement import Placement
 from weft.ir.program import Program
-from weft.notation.limits import check_actions, check_cells, check_stages, check_total
+from weft.notation.limits import (
+    check_actions,
+    check_cells,
+    check_forwards,
+    check_lines,
+    check_stages,
+    check_total,
+    check_words,
+)
 from weft.notation.places import in_source, on_line
 from weft.notation.torch.cells import read_cell, written_cells, written_reduction
 
@@ -35,13 +43,13 @@ def from_torch_csv(text: str, source: str = "") -> Program:
         microbatches = _microbatches(rows)
         graph = Graph.chain(placement.stages)
         check_cells(graph, microbatches)
-        check_total(sum(map(len, rows)))
         edge_at = _edge_at(graph)
         for number, row in enumerate(rows, start=1):
             with on_line(number):
                 rows[number - 1] = row = _with_edges(row, edge_at)
                 check_actions(row, graph, placement, microbatches)
                 _check_wires(row)
+        check_forwards(Actions.concatenate(rows), len(graph), microbatches)
         name = PurePath(source).stem or "torch"
         lanes = _lanes(rows, graph, placement)
         return Program.build(name, placement, lanes, microbatches=microbatches, graph=graph)
@@ -49,11 +57,16 @@ def from_torch_csv(text: str, source: str = "") -> Program:
 
 def _rows(text: str) -> list[Actions]:
     """The actions of each rank."""
+    check_lines(text)
+    check_words(text.count(","))
     rows = []
+    total = 0
     for number, line in enumerate(text.rstrip().split("\n"), start=1):
         with on_line(number):
             found = (read_cell(cell.strip()) for cell in line.split(","))
             row = Actions.collect(slot for slot in found if slot is not None)
+            total += len(row)
+            check_total(total)
             row = _without_reductions(row)
             if not _is_computed(row).any():
                 raise InputError(f"rank {number - 1} runs nothing")

@@ -84,14 +84,16 @@ class Network:
         each = self.message if isinstance(self.message, tuple) else (self.message,) * edges
         return np.array(each, np.float64)
 
-    def tables(self, devices: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Latency and bandwidth of [source, destination]."""
-        latency = np.full((devices, devices), self.default.latency)
-        bandwidth = np.full((devices, devices), self.default.bandwidth)
-        for ends, link in self.between.items():
-            if max(ends) < devices:
-                latency[ends], bandwidth[ends] = link.latency, link.bandwidth
-        return latency, bandwidth
+    def links(self, source: Column, destination: Column) -> tuple[Seconds, Seconds]:
+        """Latency and bandwidth from each device to the one beside it."""
+        links, which = [self.default], np.zeros(len(source), np.int64)
+        if self.between:
+            ends = source.astype(np.int64) << 32 | destination
+            pairs, which = np.unique(ends, return_inverse=True)
+            named = ((pair >> 32, pair & 0xFFFFFFFF) for pair in pairs.tolist())
+            links = [self.between.get(ends, self.default) for ends in named]
+        latency = np.array([link.latency for link in links])[which]
+        return latency, np.array([link.bandwidth for link in links])[which]
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,16 +176,15 @@ class Cost:
         destination = program.device_of[dependencies.consumer]
         travels = np.isin(dependencies.value, (Value.ACTIVATION, Value.GRADIENT, Value.MESSAGE))
         rows = np.flatnonzero(travels & (source != destination))
-        latency, bandwidth = self.network.tables(program.devices)
-        ends = source[rows], destination[rows]
+        latency, bandwidth = self.network.links(source[rows], destination[rows])
         delays = np.zeros(len(dependencies))
-        delays[rows] = latency[ends]
+        delays[rows] = latency
         if np.isfinite(bandwidth).any():
             first, span = _in_common(
                 actions, dependencies.producer[rows], dependencies.consumer[rows]
             )
             size = self.network.sizes(len(program.graph.edges))[dependencies.edge[rows]]
-            seconds = size * self._work(first, span) / bandwidth[ends]
+            seconds = size * self._work(first, span) / bandwidth
             is_sent_apart = dependencies.value[rows] == Value.MESSAGE
             delays[rows] += np.where(is_sent_apart, 0.0, seconds)
         return delays
@@ -252,10 +253,10 @@ class Cost:
             return
         ends = np.array([lane.channel[:2] if lane.channel else (0, 0) for lane in program.lanes])
         source, destination = ends[program.lane_of[rows]].T
-        _, bandwidth = self.network.tables(program.devices)
+        _, bandwidth = self.network.links(source, destination)
         size = self.network.sizes(len(program.graph.edges))[actions.edge[rows]]
         work = self.covered(actions)[rows]
-        seconds[rows] = size * work / bandwidth[source, destination]
+        seconds[rows] = size * work / bandwidth
 
     def _overlap(self, program: Program, slot: int) -> float:
         first = int(program.first_of_slot[slot])

@@ -32,7 +32,7 @@ def read_question(content: bytes) -> Mapping[str, object]:
     """The object that was sent."""
     if sum(map(len, _TEXT.split(content))) > MOST_OUTSIDE:
         raise InputError(
-            f"more than {MOST_OUTSIDE >> 10} KiB outside its texts; only a file is longer, as a text"
+            f"more than {MOST_OUTSIDE >> 10} KiB outside its texts; a file is sent as one text"
         )
     try:
         asked = json.loads(content.decode())

@@ -3,7 +3,8 @@
     {"format": "weft.program", "version": 1, "name": "1f1b", "microbatches": 2,
      "graph": {"stages": 2}, "placement": [[0, 1]],
      "lanes": [{"device": 0, "actions": 4}, {"device": 1, "actions": 4}],
-     "columns": {"stage": [0, 0, 0, 0, 1, 1, 1, 1], "kind": ["F", "F", "B", "B", "F", "B", "F", "B"],
+     "columns": {"stage": [0, 0, 0, 0, 1, 1, 1, 1],
+                 "kind": ["F", "F", "B", "B", "F", "B", "F", "B"],
                  "microbatch": [0, 1, 0, 1, 0, 0, 1, 1]}}
 
 And where they apply: "pipes", the pipe of each microbatch; "period", {"microbatches": 4,

@@ -256,13 +256,44 @@ def test_sends_moved_back_change_nothing_or_are_refused(data: st.DataObject) -> 
     program = REGISTRY[name](devices=2, microbatches=3)
     table = to_torch_csv(wires(program))
     rows = [moved(row.split(","), data) for row in table.splitlines()]
-    try:
-        read = from_torch_csv("\n".join(map(",".join, rows)))
-    except NotationError as error:
-        assert "comes too late" in error.reason
+    text = "\n".join(map(",".join, rows))
+    if locks_up(rows):
+        with pytest.raises(NotationError, match="comes too late"):
+            from_torch_csv(text)
         return
-    assert unwired(read) == program
-    assert {finding.rule for finding in verify(read).findings} <= {"wires"}
+    assert unwired(from_torch_csv(text)) == program
+    assert {finding.rule for finding in verify(from_torch_csv(text)).findings} <= {"wires"}
+
+
+def locks_up(rows: list[list[str]]) -> bool:
+    """Whether ranks that go on until a computation lacks its message all stop before the end."""
+    place, sent = [0] * len(rows), set[str]()
+    while True:
+        before = list(place)
+        for rank, row in enumerate(rows):
+            while place[rank] < len(row) and needs(row[place[rank]], row[: place[rank]]) <= sent:
+                sent |= {name for name in [arriving(row[place[rank]])] if name}
+                place[rank] += 1
+        if place == before:
+            return place != [len(row) for row in rows]
+
+
+def needs(cell: str, earlier: list[str]) -> set[str]:
+    """The receives that a computation waits for, of those that its rank has issued."""
+    found = re.fullmatch(r"(\d+)([FBI])(\d+)", cell)
+    if found is None:
+        return set()
+    stage, kind, microbatch = found.groups()
+    return {f"{stage}RECV_{'F' if kind == 'F' else 'B'}{microbatch}"} & set(earlier)
+
+
+def arriving(cell: str) -> str | None:
+    """The receive that a send answers."""
+    found = re.fullmatch(r"(\d+)SEND_([FB])(\d+)", cell)
+    if found is None:
+        return None
+    stage, kind, microbatch = found.groups()
+    return f"{int(stage) + (1 if kind == 'F' else -1)}RECV_{kind}{microbatch}"
 
 
 def moved(row: list[str], data: st.DataObject) -> list[str]:

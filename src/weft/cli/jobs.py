@@ -17,6 +17,7 @@ from weft.cli.requests import DEVICES, is_file, program_of, shape_of
 from weft.errors import InputError
 from weft.ir.program import Program
 from weft.schedules import REGISTRY
+from weft.verify import check
 
 if TYPE_CHECKING:
     from weft.train import Data, Settings
@@ -220,7 +221,10 @@ def _sizes(choice: Choice) -> Sizes:
 
 
 def _program(choice: Choice) -> Program:
-    return program_of(choice.schedule, _sizes(choice))
+    """The program asked for, proved before a process is started for it."""
+    program = program_of(choice.schedule, _sizes(choice))
+    check(program)
+    return program
 
 
 def _check_room(program: Program, job: Job, data: Data) -> None:

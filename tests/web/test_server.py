@@ -18,9 +18,11 @@ import pytest
 
 from tests.cli.running import refused, weft
 from weft.cost import Share
+from weft.errors import ProgramError
 from weft.notation import to_json, to_text, to_torch_csv
 from weft.schedules import one_f_one_b, pipedream
 from weft.simulate import simulate
+from weft.timeline import Timeline
 from weft.web.answers import ANSWERS
 from weft.web.requests import MOST_ACTIONS
 from weft.web.server import Server
@@ -275,6 +277,19 @@ def test_a_reader_who_leaves_is_no_error(server: Server, capfd: pytest.CaptureFi
         except ConnectionError:
             server.handle_error(None, ("127.0.0.1", 1))
     assert capfd.readouterr().err == ""
+
+
+def test_a_timeline_of_a_program_that_cannot_have_run_is_refused(server: Server) -> None:
+    """Its critical path would go round in circles."""
+    lanes = PROGRAM.contents()
+    turned = {lane: actions.take(slice(None, None, -1)) for lane, actions in lanes.items()}
+    times = simulate(PROGRAM)
+    timeline = Timeline(PROGRAM.with_lanes(turned), times.cost, times.start, times.end)
+    status, content = post(server, "/open", {"name": "x.json", "text": to_json(timeline)})
+    assert status == 422
+    assert "whose result it reads" in content["refused"]
+    with pytest.raises(ProgramError, match="never ends"):
+        assert timeline.critical_path.actions
 
 
 BROKEN = to_text(PROGRAM).replace("0F1 ", "")

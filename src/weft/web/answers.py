@@ -104,6 +104,8 @@ def opened(asked: Mapping[str, object]) -> Answer:
         found = _timed(found, read_prices(asked.get("costs", {})))
     elif len(found.program) > MOST_ACTIONS:
         raise InputError(f"{len(found.program):,} actions; the page shows {MOST_ACTIONS:,}")
+    else:
+        check(found.program)  # what cannot have run has no critical path
     return {"timelines": [view(found) | {"helps": what_helps(found)}]}
 
 

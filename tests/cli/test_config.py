@@ -99,3 +99,7 @@ def test_what_cannot_be_read_is_refused(name: str) -> None:
 def test_what_is_no_text_is_refused(file: Path) -> None:
     file.write_bytes(b"\xff\xfe")
     refused(weft("train", "--config", str(file)), "is no TOML: ")
+
+
+def test_settings_without_end_are_refused() -> None:
+    refused(weft("train", "--config", "/dev/zero"), "/dev/zero", "is longer than")

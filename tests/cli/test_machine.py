@@ -170,7 +170,10 @@ def test_a_timeline_with_derived_costs_reads_back() -> None:
         ("--model gpt-6.2b --device a100 --state-bytes 2,4", "--state-bytes has 2 numbers"),
         ("--model gpt-6.2b --device a100 --state-bytes 2,4,nan", "'2,4,nan' are no numbers"),
         ("--model gpt-6.2b --device a100 --microbatch-size 0", "0 is less than 1"),
-        ("--model gpt-6.2b --device a100 --sequence 9999999999", "sequence is 9999999999"),
+        (
+            "--model gpt-6.2b --device a100 --sequence 9999999999",
+            "9999999999 is more than 1,000,000,000",
+        ),
         ("--model gpt-6.2b --device a100 --layers 10,20", "layers: 2 counts for 4 stages"),
         ("--model gpt-6.2b --device a100 --expert-parallel 2", "0 experts of a layer"),
         ("--model gpt-6.2b --device a100 -d 31", "30 layers do not fill 31 stages"),

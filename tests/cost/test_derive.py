@@ -38,7 +38,7 @@ def test_embedding_stands_first_and_head_last() -> None:
     assert len(set(inner)) == 1
     assert first == last == inner[0] + table
     assert cost.memory.inputs[0] == 8 * GPT.tokens  # token numbers, not activations
-    assert set(cost.memory.inputs[1:]) == set(cost.network.message) == {GPT.message_bytes}
+    assert set(cost.memory.inputs[1:]) == set(cost.network.sizes(5)) == {GPT.message_bytes}
 
 
 def test_a_program_and_its_graph_and_placement_cost_the_same() -> None:
@@ -130,7 +130,7 @@ def test_experts_fill_the_node_so_that_stages_are_far() -> None:
     network = derive(straight(16), MODELS["kimi-k2"], H800, Layout(experts=16)).network
     assert network.default == H800.far
     assert not network.between
-    assert network.message[0] / network.default.bandwidth == pytest.approx(1.2e-3, rel=0.03)
+    assert network.sizes(15)[0] / network.default.bandwidth == pytest.approx(1.2e-3, rel=0.03)
 
 
 def test_experts_within_a_node_are_reached_over_its_links_and_others_over_the_wire() -> None:

@@ -116,3 +116,11 @@ def test_where_only_lag_counts_wires_take_no_time(program: Program, lag: float) 
     cost = Share(lag=lag).cost(program)
     plain, wired = simulate(program, cost), simulate(wires(program), cost)
     assert wired.makespan == pytest.approx(plain.makespan)
+
+
+def test_the_channels_of_very_many_devices_are_told_apart() -> None:
+    """Their numbers, those of actions and those of edges do not fit into one number together."""
+    devices = 50_000
+    lanes = [[Action(stage, Kind.F, 0), Action(stage, Kind.B, 0)] for stage in range(devices)]
+    found = messages(Program.build("wide", Placement.straight(devices), lanes, microbatches=1))
+    assert len(found.channels) == len(found) == 2 * (devices - 1)

@@ -91,7 +91,7 @@ def programs(draw: DrawFn) -> Program:
     microbatches = draw(st.integers(1, 4))
     pipe = st.integers(0, len(placement.pipes) - 1)
     single = actions(graph, len(placement.pipes))
-    lane_list = draw(st.lists(lanes(placement.devices), unique=True, max_size=5))
+    lane_list = draw(st.lists(lanes(placement.devices), unique=True, min_size=1, max_size=5))
     part = st.lists(single | st.builds(Pair, single, single), max_size=4)
     parts = [(draw(part), draw(part), draw(part)) for _ in lane_list]
     period = Period(

@@ -152,16 +152,17 @@ def test_a_cost_by_hand_needs_forward_times_only() -> None:
     assert isinstance(cost, Cost)
     assert cost.times.forward == cost.times.recompute == (1.0, 2.0)
     assert cost.times.input_grad == cost.memory.weights == (0.0, 0.0)
-    assert cost.network.message == (0.0,)
+    assert cost.network.message == 0.0
     assert np.isinf([cost.memory.capacity, cost.network.default.bandwidth]).all()
     assert cost.is_barrier
 
 
-def test_a_cost_by_hand_says_one_message_for_a_chain_and_null_for_no_limit() -> None:
+def test_a_cost_by_hand_says_one_message_for_every_edge_and_null_for_no_limit() -> None:
     given = {**COST, "message": 5, "capacity": None, "link": {"latency": 2, "bandwidth": None}}
     cost = from_json(json.dumps(given))
     assert isinstance(cost, Cost)
-    assert cost.network.message == (5.0,)
+    assert cost.network.message == 5.0
+    assert from_json(to_json(cost)) == cost
     assert cost.network.default.latency == 2
     assert np.isinf([cost.memory.capacity, cost.network.default.bandwidth]).all()
 
@@ -240,7 +241,7 @@ def test_what_is_no_document_is_refused(text: str, line: int | None, reason: str
         ("lanes.1.channel", {}, "lanes[1].channel: source is missing"),
         ("lanes.1.actions", ..., "lanes[1]: actions is missing"),
         ("lanes.1.actions", 3, "columns.stage: 8 items where 7 belong"),
-        ("lanes.1.actions", 10**8, "lanes: more than the 4,000,000 actions"),
+        ("lanes.1.actions", 10**8, "lanes: more than the 2,000,000 actions"),
         ("lanes.1.body", 2, "lanes[1]: 'body' is no key here"),
         ("columns.stage", ..., "columns: stage is missing"),
         ("columns.colour", 1, "columns: 'colour' is no key here"),
@@ -260,7 +261,7 @@ def test_what_is_no_document_is_refused(text: str, line: int | None, reason: str
         ("columns.microbatch.3", 10**10, "columns.microbatch[3]: 10000000000"),
         ("columns.microbatch.3", 10**8, "stages (or edges) x microbatches that Weft reads"),
         ("columns.span", 0, "columns.span: 0"),
-        ("columns.span", 10**8, "columns: more than the 4,000,000 actions"),
+        ("columns.span", 10**8, "columns: more than the 2,000,000 actions"),
         ("columns.pipe", 1, "pipes are 0 to 0"),
         ("columns.edge", 0, "only a send or a receive names an edge"),
         ("columns.segment", 5000, "at most 4096 segments"),

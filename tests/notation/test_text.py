@@ -108,8 +108,8 @@ def test_a_program_that_is_readable_but_wrong_is_read(wrong: str) -> None:
     assert wrong in to_text(from_text(lines))
 
 
-def test_a_program_may_lack_lanes() -> None:
-    assert len(from_text("".join(GOOD.splitlines(keepends=True)[:5]))) == 0
+def test_a_program_may_lack_a_lane() -> None:
+    assert len(from_text("".join(GOOD.splitlines(keepends=True)[:6]))) == 4
 
 
 @pytest.mark.parametrize(
@@ -159,6 +159,7 @@ def test_a_program_may_lack_lanes() -> None:
         ("graph chain 2", "graph chain 2\nstage 0 backward=half", 5, "one of full, input, none"),
         ("graph chain 2", "graph chain 2\nstage 0 whole-batch=no", 5, "takes no value"),
         ("place 0 1\n", "", None, "needs a line `place 0 1 2 3`"),
+        (GOOD[GOOD.index("device 0") :], "", None, "needs a line `device 0: 0F0 0B0`"),
         ("place 0 1", "place 0 2", 5, "numbered from 0 without gaps"),
         ("place 0 1", "place 0 1\nplace 0", 6, "1 words where 2 belong"),
         ("place 0 1", "place 0 1\npipes 0 1", 6, "pipe 1, but 1 pipes"),
@@ -191,7 +192,7 @@ def test_a_program_may_lack_lanes() -> None:
         ("0F0 0F1", "0F0|", 6, "is no action"),
         ("0F0 0F1", "0F0 0F1/9999.combine", 6, "at most 4096 segments"),
         ("0F0 0F1", "0F0 0F999999999", 6, "more than the 4,000,000 stages (or edges) x micro"),
-        ("0F0 0F1", "0F0 0F0..999999999", 6, "more than the 4,000,000 actions"),
+        ("0F0 0F1", "0F0 0F0..999999999", 6, "more than the 2,000,000 actions"),
     ],
 )
 def test_what_cannot_be_read_is_refused_by_line(

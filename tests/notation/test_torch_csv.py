@@ -5,8 +5,10 @@ from collections.abc import Iterator
 from itertools import combinations
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from tests.notation.examples import one_f_one_b, two_pipes
+from tests.notation.examples import APART, one_f_one_b, two_pipes
 from weft.errors import NotationError
 from weft.ir.actions import Action, Pair
 from weft.ir.graph import Backward, Graph, Stage
@@ -43,6 +45,17 @@ LOWERED = """\
 WRITTEN = """\
 0F0,0SEND_F0,0F1,0SEND_F1,0RECV_B0,0B0,0RECV_B1,0B1,0REDUCE_GRAD
 1RECV_F0,1F0,1RECV_F1,1B0,1SEND_B0,1F1,1B1,1SEND_B1,1REDUCE_GRAD
+"""
+
+# The last receive waits for a send that stands behind what waits for it.
+LATE = """\
+0F0,0RECV_B0,0B0,0SEND_F0
+1RECV_F0,1F0,1B0,1SEND_B0
+"""
+LATER = """\
+0F0,0SEND_F0,0F1,0SEND_F1,0RECV_B0,0B0,0RECV_B1,0B1
+1RECV_F0,1F0,1SEND_F0,1RECV_F1,1F1,1RECV_B0,1B0,1SEND_B0,1RECV_B1,1B1,1SEND_F1,1SEND_B1
+2RECV_F0,2F0,2RECV_F1,2F1,2B0,2SEND_B0,2B1,2SEND_B1
 """
 
 each_schedule = pytest.mark.parametrize("schedule", list(REGISTRY), ids=lambda s: s.name)
@@ -97,8 +110,9 @@ def test_a_pair_is_an_overlapped_cell() -> None:
         ("0F0\n1RECV_F0", 2, "rank 1 runs nothing"),
         ("0RECV_F0,0F0\n1F0", 1, "0RECV_F0: there is no stage at the other end"),
         ("0F0\n1F0,1SEND_F0", 2, "1SEND_F0: there is no stage at the other end"),
-        ("0SEND_F0,0F0\n1RECV_F0,1F0", 1, "0SEND_F0 stands apart from the computation"),
-        ("0F0,0F1,0SEND_F0\n1RECV_F0,1F0", 1, "0SEND_F0 stands apart from the computation"),
+        ("0SEND_F0,0F0\n1RECV_F0,1F0", 1, "0SEND_F0 stands in front of the computation"),
+        (LATE, 1, "0SEND_F0 comes too late: rank 0 waits in front of it"),
+        (LATER, 2, "1SEND_F1 comes too late: rank 1 waits in front of it"),
         ("0F0,0SEND_F0\n1F0,1RECV_F0", 2, "1RECV_F0 stands behind the computation"),
         ("0F0,(0F1;0SEND_F0)OVERLAP_F_B\n1F0", 1, "a pair is two computations"),
         ("0F0,0REDUCE_GRAD,0B0", 1, "0REDUCE_GRAD stands in front of a gradient"),
@@ -207,6 +221,88 @@ def test_a_lowered_program_is_written_with_its_wires_and_reductions() -> None:
     program = unwired(from_torch_csv(LOWERED))
     assert to_torch_csv(updates(wires(program))) == WRITTEN
     assert to_torch_csv(from_torch_csv(LOWERED)) == WRITTEN
+
+
+def test_sends_may_stand_apart_from_what_they_send() -> None:
+    program = from_torch_csv(APART)
+    assert verify(program).is_valid
+    assert unwired(program) == from_torch_csv("0F0,0F1,0B0,0B1\n1F0,1F1,1B0,1B1\n")
+    assert simulate(program).makespan == simulate(unwired(program)).makespan
+
+
+def test_a_send_that_leaves_after_another_of_its_channel_is_listed_after_it() -> None:
+    """The second value leaves first; who receives them so is right, who does not is told."""
+    sent = "0F0,0F1,0SEND_F1,0SEND_F0,0RECV_B0,0B0,0RECV_B1,0B1\n"
+    in_order = sent + "1RECV_F1,1RECV_F0,1F0,1B0,1SEND_B0,1F1,1B1,1SEND_B1\n"
+    assert verify(from_torch_csv(in_order)).is_valid
+    crossed = sent + "1RECV_F0,1F0,1B0,1SEND_B0,1RECV_F1,1F1,1B1,1SEND_B1\n"
+    (finding,) = verify(from_torch_csv(crossed)).findings
+    assert finding.rule == "wires"
+    assert "device 1 expects recv:0-1F0 where send:0-1F1 arrives" in finding.message
+
+
+def test_what_locks_up_however_early_it_is_sent_is_for_verification_to_say() -> None:
+    table = "0F0,0SEND_F0,0RECV_B0,0B0,0F1,0SEND_F1,0RECV_B1,0B1\n"
+    table += "1RECV_F0,1RECV_F1,1F0,1F1,1B0,1SEND_B0,1B1,1SEND_B1\n"
+    (finding,) = verify(from_torch_csv(table)).findings
+    assert finding.rule == "deadlock"
+
+
+@settings(max_examples=60, deadline=None)
+@given(data=st.data())
+def test_sends_moved_back_change_nothing_or_are_refused(data: st.DataObject) -> None:
+    """As long as each channel keeps its order, and no rank waits for what it has not sent."""
+    name = data.draw(st.sampled_from(["1f1b", "zbv", "interleaved-1f1b", "gpipe"]))
+    program = REGISTRY[name](devices=2, microbatches=3)
+    table = to_torch_csv(wires(program))
+    rows = [moved(row.split(","), data) for row in table.splitlines()]
+    text = "\n".join(map(",".join, rows))
+    if locks_up(rows):
+        with pytest.raises(NotationError, match="comes too late"):
+            from_torch_csv(text)
+        return
+    assert unwired(from_torch_csv(text)) == program
+    assert {finding.rule for finding in verify(from_torch_csv(text)).findings} <= {"wires"}
+
+
+def locks_up(rows: list[list[str]]) -> bool:
+    """Whether ranks that go on until a computation lacks its message all stop before the end."""
+    place, sent = [0] * len(rows), set[str]()
+    while True:
+        before = list(place)
+        for rank, row in enumerate(rows):
+            while place[rank] < len(row) and needs(row[place[rank]], row[: place[rank]]) <= sent:
+                sent |= {name for name in [arriving(row[place[rank]])] if name}
+                place[rank] += 1
+        if place == before:
+            return place != [len(row) for row in rows]
+
+
+def needs(cell: str, earlier: list[str]) -> set[str]:
+    """The receives that a computation waits for, of those that its rank has issued."""
+    found = re.fullmatch(r"(\d+)([FBI])(\d+)", cell)
+    if found is None:
+        return set()
+    stage, kind, microbatch = found.groups()
+    return {f"{stage}RECV_{'F' if kind == 'F' else 'B'}{microbatch}"} & set(earlier)
+
+
+def arriving(cell: str) -> str | None:
+    """The receive that a send answers."""
+    found = re.fullmatch(r"(\d+)SEND_([FB])(\d+)", cell)
+    if found is None:
+        return None
+    stage, kind, microbatch = found.groups()
+    return f"{int(stage) + (1 if kind == 'F' else -1)}RECV_{kind}{microbatch}"
+
+
+def moved(row: list[str], data: st.DataObject) -> list[str]:
+    """A send of the row, further back."""
+    sends = [place for place, cell in enumerate(row) if "SEND" in cell]
+    place = data.draw(st.sampled_from(sends))
+    cell = row.pop(place)
+    row.insert(data.draw(st.integers(place, len(row))), cell)
+    return row
 
 
 def test_one_device_has_no_wires_and_still_scales_its_gradients() -> None:

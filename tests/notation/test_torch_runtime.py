@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.notation.examples import SWAPPED
+from tests.notation.examples import APART, APART_LOOPED, SWAPPED
 from weft.errors import NotationError
 from weft.ir.program import Program
 from weft.lower import updates, wires
@@ -48,6 +48,8 @@ def cases(folder: Path) -> Iterator[Case]:
             continue
         yield case(folder, f"{name} plain", plain, "compute_only")
         yield case(folder, f"{name} lowered", lowered, "compute_comms")
+    yield case(folder, "apart", APART, "compute_comms")
+    yield case(folder, "apart looped", APART_LOOPED, "compute_comms")
     yield case(folder, "swapped", SWAPPED, "compute_comms")
 
 
@@ -73,6 +75,11 @@ def test_torch_trains_with_every_table_that_weft_writes(tmp_path: Path) -> None:
         name.split()[0] for name in found
     }
     assert swapped > 0.1, "what Weft refuses is wrong in torch, and torch does not notice"
+
+
+@pytest.mark.parametrize("table", [APART, APART_LOOPED])
+def test_tables_with_sends_apart_from_what_they_send_are_proved(table: str) -> None:
+    assert verify(from_torch_csv(table)).is_valid
 
 
 def test_the_swapped_table_is_refused() -> None:

@@ -84,7 +84,7 @@ def test_memory_is_counted(cost: Cost) -> None:
     assert cost.memory.gradients == cost.memory.weights
     assert list(cost.memory.optimizer) == [8 * first + counters[0], 8 * second + counters[1]]
     assert list(cost.memory.inputs) == [3 * WIDTH * 4] * 2
-    assert list(cost.network.message) == [3 * WIDTH * 4]
+    assert list(cost.network.sizes(1)) == [3 * WIDTH * 4]
     assert min(cost.memory.saved) > 0
 
 
@@ -144,7 +144,7 @@ class Join(nn.Module):
 def test_stages_may_pass_several_values_and_branch() -> None:
     program = gpipe(devices=3, microbatches=2, graph=Graph.two_tower(1))
     cost = profiled([Two(), Two(), Join()], program, SAMPLE, QUICK)
-    assert list(cost.network.message) == [3 * WIDTH * 4 + 4 * 8] * 2
+    assert list(cost.network.sizes(2)) == [3 * WIDTH * 4 + 4 * 8] * 2
     assert min(cost.times.forward) > 0
 
 

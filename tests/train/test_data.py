@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import os
+import re
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from weft.errors import InputError
 from weft.train import Data, Text, TokenFile, data_of, own_text
@@ -177,3 +181,83 @@ def test_what_is_no_file_is_refused(name: str, tmp_path: Path) -> None:
     (tmp_path / name).mkdir()
     with pytest.raises(InputError, match=name):
         data_of(tmp_path / name)
+
+
+# damage
+
+
+GOOD = "{'descr': '<u2', 'fortran_order': False, 'shape': (50,), }"
+
+
+def headed(header: str, *, version: int = 1) -> bytes:
+    """Fifty tokens of two bytes behind such a header."""
+    size = len(header).to_bytes(2 if version == 1 else 4, "little")
+    return b"\x93NUMPY" + bytes([version, 0]) + size + header.encode("latin-1") + bytes(100)
+
+
+@pytest.mark.parametrize("version", [1, 2, 3])
+@pytest.mark.parametrize(
+    "header",
+    [
+        *("", "{", "(" * 3000, "-" * 3000, "[]", "'x'", "\xff\xfe", "lambda: 0", "{" * 200),
+        GOOD.replace("50", "9" * 23),
+        GOOD.replace("50", "4611686018427387904"),
+        GOOD.replace("50", "-5"),
+        GOOD.replace("50", "True"),
+        GOOD.replace("(50,)", "50"),
+        GOOD.replace("50", "49"),
+        GOOD.replace("50", "51"),
+        GOOD.replace("<u2", ",,,,"),
+        GOOD.replace("<u2", "0000002"),
+        GOOD.replace("<u2", "|O"),
+        GOOD.replace("<u2", "<u8"),
+        GOOD.replace("'<u2'", "[('a', '<u2')]"),
+        GOOD.replace("}", ""),
+        GOOD.replace("False", "Fals["),
+        GOOD[:20],
+    ],
+)
+def test_a_damaged_header_is_refused(tmp_path: Path, header: str, version: int) -> None:
+    path = tmp_path / "one.npy"
+    path.write_bytes(headed(header, version=version))
+    with pytest.raises(InputError, match=re.escape(str(path))) as refusal:
+        data_of(path)
+    assert "\n" not in str(refusal.value)
+
+
+def test_a_whole_header_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "one.npy"
+    path.write_bytes(headed(GOOD))
+    assert mapped(data_of(path)) == [0] * 50
+
+
+@settings(max_examples=300, deadline=None)
+@given(where=st.integers(0, 127), removed=st.integers(0, 3), added=st.binary(max_size=3))
+def test_an_array_damaged_anywhere_is_read_or_refused(
+    arrays: Path, where: int, removed: int, added: bytes
+) -> None:
+    path = arrays / "one.npy"
+    content = saved(path, range(100), "<u2").read_bytes()
+    path.write_bytes(content[:where] + added + content[where + removed :])
+    with suppress(InputError):
+        assert data_of(path).tokens().size in (100, 200)  # as u2, or as u1
+
+
+@pytest.fixture(scope="module")
+def arrays(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("arrays")
+
+
+def test_a_text_without_end_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="/dev/zero is not a file"):
+        data_of(Path("/dev/zero"))
+    monkeypatch.setattr(module, "MOST_TEXT", 1 << 20)
+    path = tmp_path / "long.txt"
+    path.write_text("é" * ((1 << 20) + 1))
+    with pytest.raises(InputError, match="longer than the 1 Mi characters"):
+        data_of(path)
+
+
+def test_characters_are_numbered_in_the_order_of_their_code_points() -> None:
+    text = Text("zaé\U0001f600a\n")
+    assert text.tokens().tolist() == [text.signs.index(sign) for sign in text.text]

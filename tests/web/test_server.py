@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import socket
 import subprocess
@@ -17,9 +18,12 @@ import pytest
 
 from tests.cli.running import refused, weft
 from weft.cost import Share
+from weft.errors import ProgramError
 from weft.notation import to_json, to_text, to_torch_csv
 from weft.schedules import one_f_one_b, pipedream
 from weft.simulate import simulate
+from weft.timeline import Timeline
+from weft.web.answers import ANSWERS
 from weft.web.requests import MOST_ACTIONS
 from weft.web.server import Server
 
@@ -313,6 +317,19 @@ def test_a_reader_who_leaves_is_no_error(server: Server, capfd: pytest.CaptureFi
     assert capfd.readouterr().err == ""
 
 
+def test_a_timeline_of_a_program_that_cannot_have_run_is_refused(server: Server) -> None:
+    """Its critical path would go round in circles."""
+    lanes = PROGRAM.contents()
+    turned = {lane: actions.take(slice(None, None, -1)) for lane, actions in lanes.items()}
+    times = simulate(PROGRAM)
+    timeline = Timeline(PROGRAM.with_lanes(turned), times.cost, times.start, times.end)
+    status, content = post(server, "/open", {"name": "x.json", "text": to_json(timeline)})
+    assert status == 422
+    assert "whose result it reads" in content["refused"]
+    with pytest.raises(ProgramError, match="never ends"):
+        assert timeline.critical_path.actions
+
+
 BROKEN = to_text(PROGRAM).replace("0F1 ", "")
 
 
@@ -331,6 +348,102 @@ def test_bad_files_are_refused_with_a_reason(server: Server, text: str, reason: 
     status, content = post(server, "/open", {"name": "x.json", "text": text})
     assert status == 422
     assert reason in content["refused"]
+
+
+# whatever is sent
+
+
+def raw(server: Server, head: str, body: bytes = b"") -> tuple[int, str]:
+    """The status and the text of the answer to bytes as they are."""
+    with socket.create_connection(("127.0.0.1", server.port), timeout=60) as connection:
+        connection.sendall(head.replace("HOST", f"127.0.0.1:{server.port}").encode("latin-1"))
+        connection.sendall(body)
+        connection.shutdown(socket.SHUT_WR)
+        answered = b"".join(iter(lambda: connection.recv(1 << 16), b"")).decode()
+    status = re.match(r"HTTP/1.1 (\d+)|.*Error code: (\d+)", answered, re.DOTALL)
+    assert status is not None, answered[:80]
+    return int(status[1] or status[2]), answered
+
+
+POST = "POST /open HTTP/1.1\r\nHost: HOST\r\nContent-Type: application/json\r\n"
+
+
+@pytest.mark.parametrize(
+    "origin",
+    ["http://[", "http://[::1", "http://]", "null", "//", "\x01", "é", "http://" + "a" * 60_000],
+)
+def test_an_origin_that_is_no_address_is_refused(server: Server, origin: str) -> None:
+    assert raw(server, f"GET / HTTP/1.1\r\nHost: HOST\r\nOrigin: {origin}\r\n\r\n")[0] == 403
+    assert raw(server, f"{POST}Origin: {origin}\r\nContent-Length: 2\r\n\r\n", b"{}")[0] == 403
+
+
+@pytest.mark.parametrize("length", ["9" * 5000, "٣", "+2", "2 2", "0x2", " ", "2;3"])
+def test_a_length_that_is_no_number_is_refused(server: Server, length: str) -> None:
+    written = length.encode().decode("latin-1")
+    status, answered = raw(server, f"{POST}Content-Length: {written}\r\n\r\n", b"{}")
+    assert status == 422
+    assert "longer than" in answered or "no length" in answered
+
+
+def test_leading_zeros_are_a_number(server: Server) -> None:
+    status, answered = raw(server, f"{POST}Content-Length: {'0' * 5000}2\r\n\r\n", b"{}")
+    assert (status, "a name and a text" in answered) == (422, True)
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        "GARBAGE\r\n\r\n",
+        "GET / HTTP/9.9\r\n\r\n",
+        "GET /" + "a" * 70_000 + " HTTP/1.1\r\nHost: HOST\r\n\r\n",
+        "GET / HTTP/1.1\r\n" + "X: 1\r\n" * 200 + "\r\n",
+        "GET / HTTP/1.1\r\n\r\n",
+        "GET http://[ HTTP/1.1\r\nHost: HOST\r\n\r\n",
+        "DELETE / HTTP/1.1\r\nHost: HOST\r\n\r\n",
+        "POST /open HTTP/1.1\r\nHost: [\r\n\r\n",
+        POST + "Transfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n",
+        POST + "Content-Type: ;;;=\r\nContent-Length: 2\r\n\r\n{}",
+        POST + "Content-Length: 50\r\n\r\n{}",
+    ],
+)
+def test_every_request_gets_an_answer(
+    server: Server, head: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    status, _ = raw(server, head)
+    assert 400 <= status < 600
+    assert "Traceback" not in capfd.readouterr().err
+
+
+def test_who_sends_too_much_sees_the_answer(server: Server) -> None:
+    body = b'{"name": [' + b"[]," * (21 << 20) + b"[]]}"
+    status, answered = raw(server, f"{POST}Content-Length: {len(body)}\r\n\r\n", body)
+    assert (status, "longer than the 32 MiB" in answered) == (422, True)
+
+
+@pytest.mark.parametrize("sign", [b"[],", b"{},", b"1,", b'"",'])
+def test_a_question_is_small_outside_its_texts(server: Server, sign: bytes) -> None:
+    body = b'{"name": [' + sign * 300_000 + b"1]}"
+    status, content = ask(server, "POST", "/open", body, Content_Type="application/json")
+    assert status == 422
+    assert b"256 KiB outside its texts" in content
+
+
+@pytest.mark.parametrize("text", [b'\\"', b'"', b"\\\\", b"\\", b"\xff"])
+def test_a_text_that_never_ends_is_no_json(server: Server, text: bytes) -> None:
+    body = b'{"name": "' + text * 1_000_001
+    status, content = ask(server, "POST", "/open", body, Content_Type="application/json")
+    assert (status, json.loads(content)["refused"]) == (422, "the question is no JSON")
+
+
+def test_a_fault_of_the_server_is_answered(
+    server: Server, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(ANSWERS, "/plot", lambda asked: {"points": 1 // len(asked)})
+    status, content = post(server, "/plot", {})
+    assert status == 500
+    assert "ZeroDivisionError" in content["refused"]
+    assert "Traceback" in capfd.readouterr().err
+    assert post(server, "/plot", {"one": 1})[0] == 200
 
 
 # the command

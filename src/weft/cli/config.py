@@ -23,6 +23,8 @@ from weft.cost.checks import quoted
 from weft.cost.mapping import named
 from weft.errors import InputError
 
+MOST_CHARACTERS = 1 << 20  # of a file
+
 KINDS: dict[type, tuple[tuple[type, ...], str]] = {
     click.types.BoolParamType: ((bool,), "true or false"),
     click.types.IntParamType: ((int,), "a whole number"),
@@ -93,7 +95,13 @@ def _defaults(
 
 def _parsed(path: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8-sig"))
+        with path.open(encoding="utf-8-sig") as file:
+            text = file.read(MOST_CHARACTERS + 1)
+        if len(text) > MOST_CHARACTERS:
+            raise InputError(
+                f"{path} is longer than the {MOST_CHARACTERS:,} characters of settings"
+            )
+        return tomllib.loads(text)
     except OSError as error:
         raise InputError(f"{path} cannot be read: {error.strerror}") from None
     except (ValueError, RecursionError) as error:

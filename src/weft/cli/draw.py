@@ -23,6 +23,7 @@ from weft.timeline import Timeline
     "--width",
     metavar="COLUMNS",
     least=20,
+    most=10_000,
     help="Columns to fill.  [default: the terminal's, or 120]",
 )
 @click.option("--color/--no-color", "is_coloured", default=None, help="Colours, or letters alone.")

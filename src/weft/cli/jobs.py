@@ -17,6 +17,7 @@ from weft.cli.requests import DEVICES, is_file, program_of, shape_of
 from weft.errors import InputError
 from weft.ir.program import Program
 from weft.schedules import REGISTRY
+from weft.verify import check
 
 if TYPE_CHECKING:
     from weft.train import Data, Settings
@@ -56,6 +57,10 @@ class Job:
     temper: int | None
 
 
+MOST_RANKS = 256  # processes of one machine
+MOST_NUMBERS = 2**31  # weights of a model, or numbers of one tensor
+
+
 CHOICE = (
     click.option(
         "--schedule",
@@ -78,8 +83,8 @@ CHOICE = (
 )
 
 
-def _whole(name: str, default: int, help: str, least: int = 1) -> Decorator:
-    return count(name, metavar="N", default=default, show_default=True, least=least, help=help)
+def _whole(name: str, default: int, help: str, **bounds: int) -> Decorator:
+    return count(name, metavar="N", default=default, show_default=True, help=help, **bounds)
 
 
 def _share(name: str, metavar: str, default: float, help: str, **bounds: Any) -> Decorator:
@@ -103,7 +108,7 @@ def _share(name: str, metavar: str, default: float, help: str, **bounds: Any) ->
 
 JOB = (
     _whole("--steps", 50, "Steps, an update each."),
-    _whole("--seed", 0, "Of weights, batches and dropout.", least=0),
+    _whole("--seed", 0, "Of weights, batches and dropout.", least=0, most=2**63 - 1),
     _whole("--microbatch-size", 4, "Sequences of a microbatch."),
     _share("--learning-rate", "RATE", 3e-3, "At its highest.", min_open=True),
     _share("--dropout", "SHARE", 0.0, "The same on every schedule.", max_open=True),
@@ -159,12 +164,14 @@ def need_torch(command: str) -> None:
 
 
 def settings_of(choice: Choice, job: Job) -> Settings:
-    """The settings asked for."""
+    """The settings asked for; InputError where no machine has room for them."""
     from weft.train import Settings
 
+    program, data = _program(choice), _data(job)
+    _check_room(program, job, data)
     return Settings(
-        program=_program(choice),
-        data=_data(job),
+        program=program,
+        data=data,
         steps=job.steps,
         seed=job.seed,
         microbatch_size=job.microbatch_size,
@@ -214,7 +221,32 @@ def _sizes(choice: Choice) -> Sizes:
 
 
 def _program(choice: Choice) -> Program:
-    return program_of(choice.schedule, _sizes(choice))
+    """The program asked for, proved before a process is started for it."""
+    program = program_of(choice.schedule, _sizes(choice))
+    check(program)
+    return program
+
+
+def _check_room(program: Program, job: Job, data: Data) -> None:
+    """Refuse a job with tensors of a size that only a mistake asks for."""
+    tokens = job.microbatch_size * job.context
+    for found, most, words, remedy in (
+        (program.devices, MOST_RANKS, "processes", "--devices"),
+        (
+            12 * job.layers * job.hidden**2 + 2 * data.vocabulary * job.hidden,
+            MOST_NUMBERS,
+            "weights",
+            "--layers, --hidden or --vocabulary",
+        ),
+        (
+            tokens * max(data.vocabulary, 4 * job.hidden, job.heads * job.context),
+            MOST_NUMBERS,
+            "numbers in one tensor of a microbatch",
+            "--microbatch-size, --context, --hidden or --vocabulary",
+        ),
+    ):
+        if found > most:
+            raise InputError(f"{found:,} {words}; a job has at most {most:,}. Give less {remedy}")
 
 
 def _data(job: Job) -> Data:

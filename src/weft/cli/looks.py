@@ -85,6 +85,7 @@ LOOKS = (
         "--count-from",
         metavar="0|1",
         least=0,
+        most=1,
         default=0,
         help="The number of the first microbatch.  [default: 0]",
     ),

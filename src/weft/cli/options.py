@@ -11,12 +11,15 @@ from typing import Any, TypeAlias, TypeVar
 import click
 
 from weft.cli.names import device_names, model_names, program_names, variant_names
+from weft.cost.checks import quoted
+from weft.lower.experts import MOST_LAYERS
 
 Command: TypeAlias = Callable[..., None]
 Decorator: TypeAlias = Callable[[Command], Command]
 Number = TypeVar("Number", int, float)
 
 MOST_SECONDS = 1e100  # sums of these stay finite
+MOST_COUNT = 10**9  # of anything that has no lower limit of its own
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,12 +75,16 @@ class Passes:
     steps: int | None = None
 
 
-def count(*names: str, metavar: str, help: str, least: int = 1, **more: Any) -> Decorator:
-    """An option that takes a whole number from `least` up."""
+def count(
+    *names: str, metavar: str, help: str, least: int = 1, most: int = MOST_COUNT, **more: Any
+) -> Decorator:
+    """An option that takes a whole number from `least` to `most`."""
 
     def checked(context: click.Context, parameter: click.Parameter, value: Any) -> Any:
         if value is not None and value < least:
-            raise click.BadParameter(f"{value} is less than {least}.")
+            raise click.BadParameter(f"{quoted(value)} is less than {least}.")
+        if value is not None and value > most:
+            raise click.BadParameter(f"{quoted(value)} is more than {most:,}.")
         return value
 
     return click.option(*names, type=int, callback=checked, metavar=metavar, help=help, **more)
@@ -238,6 +245,7 @@ PASSES = (
     count(
         "--experts",
         metavar="LAYERS",
+        most=MOST_LAYERS,
         help="Cut each stage into so many layers, their parts on two streams.",
     ),
     count("--steps", metavar="T", help="So many steps in a row, each with its updates."),

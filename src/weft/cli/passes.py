@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from weft.cli.options import Passes
-from weft.cli.requests import MOST_ACTIONS, Pricing, cost_of, proved, unfolded
+from weft.cli.requests import Pricing, cost_of, proved, unfolded
 from weft.cost import Cost, Link, Share
 from weft.errors import InputError
-from weft.ir.kinds import Kind
+from weft.ir.kinds import Kind, Part
 from weft.ir.program import Program
 from weft.lower import experts, offload, recompute, updates, wires
 from weft.simulate import simulate
@@ -16,6 +16,7 @@ from weft.timeline import Timeline
 from weft.verify import Report, check
 
 ALL = "all"
+MOST_MADE = 4_000_000  # actions that a pass may make
 COPY = 0.25  # of F + B: the time to copy a device's activations, where none is given
 
 
@@ -27,6 +28,7 @@ def timed(program: Program, pricing: Pricing, passes: Passes) -> tuple[Timeline,
     if passes.recompute is not None:
         program = recompute(program, stages=_stages(passes.recompute, program, "--recompute"))
     if passes.experts is not None:
+        _check_made(len(Part) * passes.experts * len(program), f"--experts {passes.experts}")
         program = experts(program, layers=passes.experts)
     if passes.steps is not None:
         program = _repeated(program, passes.steps)
@@ -54,9 +56,16 @@ def _repeated(program: Program, steps: int) -> Program:
     """A step and its updates, again and again."""
     if bool((program.actions.kind == Kind.UPDATE).any()):
         raise InputError(f"{program.name} places its updates itself; --updates has its steps")
-    if len(program) * steps > MOST_ACTIONS:
-        raise InputError(f"{steps:,} steps make {len(program) * steps:,} actions or more")
+    _check_made(len(program) * steps, f"--steps {steps}")
     return updates(program).unrolled(steps)
+
+
+def _check_made(actions: int, option: str) -> None:
+    """Refuse what would take more memory than most machines have, before it is taken."""
+    if actions > MOST_MADE:
+        raise InputError(
+            f"{option} makes {actions:,} actions or more; Weft takes {MOST_MADE:,}. Ask for less"
+        )
 
 
 def _is_cut(program: Program) -> bool:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import fields
+from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
 from typing import TypeAlias
 
 from weft.cli.machines import Speed, derivation_of, speed
 from weft.cli.options import Machine, Prices, Sizes
-from weft.cost import Cost, Derivation, Share
+from weft.cost import Cost, Derivation, Share, sizes_of_parts
 from weft.errors import InputError, UnknownSchedule
 from weft.ir.graph import Graph
 from weft.ir.placement import Placement
@@ -96,7 +96,9 @@ def cost_of(program: Program, pricing: Pricing) -> Cost:
     if not isinstance(pricing, Cost):
         return pricing.cost(program)
     pricing.check_fits(program)
-    return pricing
+    if pricing.sizes or pricing.measurement:  # what was measured is a microbatch as it runs
+        return pricing
+    return replace(pricing, sizes=sizes_of_parts(program))
 
 
 def proved(program: Program, cost: Cost) -> tuple[Timeline, Report]:

@@ -1,7 +1,7 @@
 """Cost: seconds and bytes of everything a program does."""
 
 from weft.cost.blocks import Block, Product, active_parameters, blocks, flops, parameters
-from weft.cost.cost import Cost, Link, Memory, Network, PerStage, Times
+from weft.cost.cost import Cost, Link, Memory, Network, PerStage, Times, sizes_of_parts
 from weft.cost.derive import Derivation, derive
 from weft.cost.device import Device, Point
 from weft.cost.devices import DEVICES, device_named
@@ -45,5 +45,6 @@ __all__ = [
     "flops",
     "model_named",
     "parameters",
+    "sizes_of_parts",
     "stretched",
 ]

@@ -73,8 +73,7 @@ def check_cost(cost: Cost) -> None:
         for item in fields(group):
             _check_field(getattr(group, item.name), item.name, cost.stages)
     check_number(cost.overhead, "overhead")
-    for edge, size in enumerate(cost.network.message):
-        check_number(size, f"message of edge {edge}")
+    _check_messages(cost.network.message)
     check_link(cost.network.default, "between devices")
     check_link(cost.network.host, "to the host")
     for (source, destination), link in cost.network.between.items():
@@ -89,6 +88,14 @@ def check_cost(cost: Cost) -> None:
     for microbatch, ratio in enumerate(cost.sizes):
         check_number(ratio, f"size of microbatch {microbatch}")
     check_marks(cost.provenance, cost.stages)
+
+
+def _check_messages(message: float | tuple[float, ...]) -> None:
+    if not isinstance(message, tuple):
+        check_number(message, "message")
+        return
+    for edge, size in enumerate(message):
+        check_number(size, f"message of edge {edge}")
 
 
 def _check_field(value: tuple[float, ...] | float | None, name: str, stages: int) -> None:

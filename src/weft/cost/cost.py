@@ -74,19 +74,26 @@ class Link:
 class Network:
     """Links between devices and to the host; `between` overrides `default` for a device pair."""
 
-    message: tuple[float, ...]  # bytes that cross each edge of the graph, either way
+    message: float | tuple[float, ...]  # bytes across an edge, either way: of all, or of each
     default: Link = Link()
     between: Mapping[tuple[int, int], Link] = field(default_factory=dict)
     host: Link = Link()
 
-    def tables(self, devices: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Latency and bandwidth of [source, destination]."""
-        latency = np.full((devices, devices), self.default.latency)
-        bandwidth = np.full((devices, devices), self.default.bandwidth)
-        for ends, link in self.between.items():
-            if max(ends) < devices:
-                latency[ends], bandwidth[ends] = link.latency, link.bandwidth
-        return latency, bandwidth
+    def sizes(self, edges: int) -> NDArray[np.float64]:
+        """Bytes that cross each of so many edges."""
+        each = self.message if isinstance(self.message, tuple) else (self.message,) * edges
+        return np.array(each, np.float64)
+
+    def links(self, source: Column, destination: Column) -> tuple[Seconds, Seconds]:
+        """Latency and bandwidth from each device to the one beside it."""
+        links, which = [self.default], np.zeros(len(source), np.int64)
+        if self.between:
+            ends = source.astype(np.int64) << 32 | destination
+            pairs, which = np.unique(ends, return_inverse=True)
+            named = ((pair >> 32, pair & 0xFFFFFFFF) for pair in pairs.tolist())
+            links = [self.between.get(ends, self.default) for ends in named]
+        latency = np.array([link.latency for link in links])[which]
+        return latency, np.array([link.bandwidth for link in links])[which]
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,10 +133,11 @@ class Cost:
             raise InputError(
                 f"the cost describes {self.stages} stages, {program.name} has {program.stages}"
             )
-        if len(self.network.message) != len(program.graph.edges):
+        edges = len(program.graph.edges)
+        if len(self.network.sizes(edges)) != edges:
             raise InputError(
-                f"the cost describes {len(self.network.message)} edges,"
-                f" {program.name} has {len(program.graph.edges)}"
+                f"the cost describes {len(self.network.sizes(edges))} edges,"
+                f" {program.name} has {edges}; one number for all of them fits any"
             )
         if self.sizes and len(self.sizes) != program.microbatches:
             raise InputError(
@@ -168,16 +176,15 @@ class Cost:
         destination = program.device_of[dependencies.consumer]
         travels = np.isin(dependencies.value, (Value.ACTIVATION, Value.GRADIENT, Value.MESSAGE))
         rows = np.flatnonzero(travels & (source != destination))
-        latency, bandwidth = self.network.tables(program.devices)
-        ends = source[rows], destination[rows]
+        latency, bandwidth = self.network.links(source[rows], destination[rows])
         delays = np.zeros(len(dependencies))
-        delays[rows] = latency[ends]
+        delays[rows] = latency
         if np.isfinite(bandwidth).any():
             first, span = _in_common(
                 actions, dependencies.producer[rows], dependencies.consumer[rows]
             )
-            size = np.array(self.network.message)[dependencies.edge[rows]]
-            seconds = size * self._work(first, span) / bandwidth[ends]
+            size = self.network.sizes(len(program.graph.edges))[dependencies.edge[rows]]
+            seconds = size * self._work(first, span) / bandwidth
             is_sent_apart = dependencies.value[rows] == Value.MESSAGE
             delays[rows] += np.where(is_sent_apart, 0.0, seconds)
         return delays
@@ -246,10 +253,10 @@ class Cost:
             return
         ends = np.array([lane.channel[:2] if lane.channel else (0, 0) for lane in program.lanes])
         source, destination = ends[program.lane_of[rows]].T
-        _, bandwidth = self.network.tables(program.devices)
-        size = np.array(self.network.message)[actions.edge[rows]]
+        _, bandwidth = self.network.links(source, destination)
+        size = self.network.sizes(len(program.graph.edges))[actions.edge[rows]]
         work = self.covered(actions)[rows]
-        seconds[rows] = size * work / bandwidth[source, destination]
+        seconds[rows] = size * work / bandwidth
 
     def _overlap(self, program: Program, slot: int) -> float:
         first = int(program.first_of_slot[slot])

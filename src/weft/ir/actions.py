@@ -6,6 +6,7 @@ million packed integers milliseconds; so programs store `Actions` and hand out `
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields
 from typing import NamedTuple, TypeAlias, overload
@@ -79,14 +80,13 @@ class Actions:
     @classmethod
     def collect(cls, items: Iterable[Action | Pair]) -> Actions:
         """Columns from single actions and pairs, in order."""
-        rows: list[tuple[int, ...]] = []
+        rows = array("i")
         for item in items:
             if isinstance(item, Pair):
-                rows.append((*map(_pack, item.first), 0))
-                rows.append((*map(_pack, item.second), 1))
+                rows.extend((*map(_pack, item.first), 0, *map(_pack, item.second), 1))
             else:
-                rows.append((*map(_pack, item), 0))
-        table = np.array(rows, np.int32).reshape(len(rows), len(COLUMNS))
+                rows.extend((*map(_pack, item), 0))
+        table = np.array(rows, np.int32).reshape(-1, len(COLUMNS))
         return cls(*(np.ascontiguousarray(column) for column in table.T))
 
     @classmethod

@@ -95,6 +95,11 @@ class Program:
             raise InputError(f"{self.name}: {self.parts} parts do not make whole microbatches")
         if set(self.pipe_of) - set(range(len(self.placement.pipes))):
             raise InputError(f"{self.name}: a microbatch names a pipe that the placement lacks")
+        if not self.lanes:
+            raise InputError(
+                f"{self.name}: no lanes, so no device does anything. List the actions of each"
+                " device in a lane"
+            )
         if len(set(self.lanes)) != len(self.lanes):
             raise InputError(f"{self.name}: a lane is listed twice")
         ends = {lane.device for lane in self.lanes}

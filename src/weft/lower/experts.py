@@ -15,12 +15,14 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from weft.errors import InputError
-from weft.ir.actions import Action, Pair
+from weft.ir.actions import Action, Actions, Pair
 from weft.ir.kinds import Kind, Part, Stream, segment
 from weft.ir.lanes import Lane
 from weft.ir.program import Content, Program
 
 A, D, E, C = Part.ATTENTION, Part.DISPATCH, Part.EXPERTS, Part.COMBINE
+
+MOST_LAYERS = 1024  # of a stage: their parts are packed into 12 bits
 
 _BACKWARDS = (Kind.B, Kind.I)
 _FORWARDS = (Kind.F, Kind.R)
@@ -55,16 +57,19 @@ def experts(program: Program, *, layers: int = 1) -> Program:
 
     Pairs are dissolved: what they overlap is now an order of parts on two streams.
     """
-    if layers < 1:
-        raise InputError(f"{program.name}: a stage has at least 1 layer, not {layers}")
+    if not 1 <= layers <= MOST_LAYERS:
+        raise InputError(
+            f"{program.name}: a stage has at least 1 layer, at most {MOST_LAYERS}, not {layers}"
+        )
     if (program.actions.segment >= 0).any() or program.period is not None:
         raise InputError(f"{program.name}: only whole stages of a program written out can be cut")
     lanes: dict[Lane, Content] = dict(program.contents())
     for lane, actions in program.contents().items():
         if lane.stream is Stream.COMPUTE:
             slots = list(actions.slots())
-            lanes[lane] = list(_parts(slots, _COMPUTE, layers))
-            lanes[Lane(lane.device, Stream.EXPERTS)] = list(_parts(slots, _EXPERTS, layers))
+            lanes[lane] = Actions.collect(_parts(slots, _COMPUTE, layers))
+            experts = Actions.collect(_parts(slots, _EXPERTS, layers))
+            lanes[Lane(lane.device, Stream.EXPERTS)] = experts
     return program.with_lanes(lanes)
 
 

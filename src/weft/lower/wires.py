@@ -64,12 +64,13 @@ def messages(program: Program) -> Messages:
     first = np.maximum(actions.microbatch[producer], actions.microbatch[consumer])
     ends = actions.microbatch + actions.span
     span = np.minimum(ends[producer], ends[consumer]) - first
-    channel = _channel_keys(program, producer, consumer, is_gradient)
+    keys = _channel_keys(program, producer, consumer, is_gradient)
+    used, channel = np.unique(keys, return_inverse=True)  # small, so that no product overflows
 
     key = (channel * len(program) + producer) * max(1, len(program.graph.edges)) + edge
     order = np.argsort(key, kind="stable")
     order = order[_new_rows(key[order], first[order])]
-    used, starts = np.unique(channel[order], return_index=True)
+    starts = np.searchsorted(channel[order], np.arange(len(used)))
     return Messages(
         channels=tuple(_channel(program, int(each)) for each in used),
         bounds=np.append(starts, len(order)),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from os import PathLike
 from pathlib import Path
 from typing import TypeAlias, TypeVar
@@ -33,7 +34,7 @@ _NAMES: dict[type[Document], str] = {
 def read_program(path: Source) -> Program:
     """The program of a file, told by its content, then by its name: text, JSON, torch's table."""
     text, source = _text(path), str(path)
-    start = next((line for line in map(str.strip, text.split("\n")) if line), "")
+    start = _first_line(text)
     if start.startswith("{"):
         return _document(text, source, Program)
     is_table = source.lower().endswith(".csv") and not start.startswith("weft ")
@@ -75,6 +76,12 @@ def _document(text: str, source: str, kind: type[Read]) -> Read:
     return document
 
 
+def _first_line(text: str) -> str:
+    """The first line that is not blank; empty where all are."""
+    found = re.search(r"\S[^\n]*", text)
+    return found[0].rstrip() if found else ""
+
+
 def _text(path: Source) -> str:
     """The text of a file, if it is one and not too long."""
     try:
@@ -93,6 +100,6 @@ def _text(path: Source) -> str:
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
         raise NotationError("not text: it is not UTF-8", source=str(path), line=line) from None
-    if not text.strip():
+    if not _first_line(text):
         raise NotationError("empty", source=str(path))
     return text

@@ -21,8 +21,13 @@ from weft.ir.placement import Placement
 from weft.notation.tokens import written
 
 MOST = 999_999_999  # any one number
-MOST_BYTES = 256 << 20  # of a file
-MOST_ACTIONS = 4_000_000  # an action counts once for each microbatch it covers
+MOST_BYTES = 64 << 20  # of a file
+MOST_LINES = 1_000_000  # of a text or a table
+MOST_WORDS = 4_000_000  # of a text, or cells of a table
+MOST_VALUES = 8_000_000  # of a JSON text
+MOST_MEMBERS = 1_000_000  # objects, lists and keys of a JSON text, which take more memory
+MOST_ACTIONS = 2_000_000  # an action counts once for each microbatch it covers
+MOST_ABSENT = 100_000  # forwards that a program may lack, each of which verification names
 MOST_STAGES = 65_536
 MOST_PIPES = 64
 MOST_REPEATS = 16  # of what `ir.values` joins with all that it reads
@@ -30,6 +35,26 @@ MOST_CELLS = 4_000_000  # stages (or edges) x microbatches: the tables of `ir.va
 MOST_SEGMENTS = 4096  # as `ir.values` packs them
 
 Faults: TypeAlias = Iterator[tuple[NDArray[np.bool_], str]]
+
+
+def check_lines(text: str) -> None:
+    """Refuse a text of more lines than Weft reads, before it is cut into them."""
+    if text.count("\n") > MOST_LINES:
+        raise InputError(f"more than the {MOST_LINES:,} lines that Weft reads")
+
+
+def check_words(words: int) -> None:
+    """Refuse a text of more words than Weft reads."""
+    if words > MOST_WORDS:
+        raise InputError(f"more than the {MOST_WORDS:,} words or cells that Weft reads")
+
+
+def check_values(text: str) -> None:
+    """Refuse a JSON text of more values than Weft reads, before any of them is made."""
+    if text.count(",") > MOST_VALUES:
+        raise InputError(f"more than the {MOST_VALUES:,} values that Weft reads")
+    if sum(map(text.count, "{[:")) > MOST_MEMBERS:
+        raise InputError(f"more than the {MOST_MEMBERS:,} objects, lists and keys that Weft reads")
 
 
 def check_stages(stages: int) -> None:
@@ -58,6 +83,16 @@ def check_total(actions: int) -> None:
     """Refuse more actions than a program may list."""
     if actions > MOST_ACTIONS:
         raise InputError(f"more than the {MOST_ACTIONS:,} actions that Weft reads")
+
+
+def check_forwards(actions: Actions, stages: int, microbatches: int) -> None:
+    """Refuse a program that lacks nearly all of what its first lines speak of."""
+    listed = int(actions.span[actions.kind == Kind.F].sum(dtype=np.int64))
+    if stages * microbatches - listed > MOST_ABSENT:
+        raise InputError(
+            f"{listed:,} forwards of the {stages * microbatches:,} that {stages:,} stages and"
+            f" {microbatches:,} microbatches need; is the file cut off?"
+        )
 
 
 def check_lane(lane: Lane, placement: Placement) -> None:

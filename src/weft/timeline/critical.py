@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from weft.cost import Cost
+from weft.errors import ProgramError
 from weft.ir.actions import Index
 from weft.ir.earliest import Precedence, Seconds, earliest
 from weft.ir.program import Program
@@ -27,6 +28,8 @@ def critical_path(program: Program, decider: Index, tail: Seconds, end: Seconds)
     path = [int(end.argmax())]
     while (before := int(decider[path[-1]])) >= 0:
         path.append(before)
+        if len(path) > len(program):
+            raise ProgramError([f"{program.name} never ends: `verify` names the action that waits"])
     return CriticalPath(tuple(reversed(path)), end.max() - tail[program.slot_of] - end)
 
 

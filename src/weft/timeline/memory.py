@@ -214,7 +214,7 @@ def _buffer_changes(program: Program, cost: Cost) -> list[_Change]:
     if not len(rows):
         return []
     received, read = dependencies.producer[rows], dependencies.consumer[rows]
-    sizes = np.array(cost.network.message)[dependencies.edge[rows]]
+    sizes = cost.network.sizes(len(program.graph.edges))[dependencies.edge[rows]]
     sizes = sizes * cost.covered(actions.take(received))
     return [
         _Change(Category.BUFFERS, received, sizes, is_at_start=True),

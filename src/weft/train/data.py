@@ -13,6 +13,7 @@ from functools import cached_property
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias
+from warnings import catch_warnings
 
 import numpy as np
 import torch
@@ -25,8 +26,10 @@ Tokens: TypeAlias = NDArray[np.integer[Any]]
 
 TOKEN_TYPES = {"uint16": "<u2", "uint32": "<u4"}
 USUAL_TYPE = "uint16"
+MOST_REASON = 120  # characters of what numpy says
 CHUNK = 1 << 22  # tokens that are looked at together
 MOST_VOCABULARY = 1 << 24
+MOST_TEXT = 256 << 20  # bytes
 
 
 class Data(Protocol):
@@ -58,8 +61,7 @@ class Text:
         return len(self.signs)
 
     def tokens(self) -> Tokens:
-        number = {sign: index for index, sign in enumerate(self.signs)}
-        return np.array([number[sign] for sign in self.text], np.int64)
+        return np.searchsorted(_codes(self.signs), _codes(self.text)).astype(np.int32)
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,15 +145,29 @@ def _key(seed: int, step: int) -> int:
 # reading
 
 
+def _codes(text: str) -> Tokens:
+    """The code points of a text."""
+    return np.frombuffer(text.encode("utf-32-le", "surrogatepass"), "<u4")
+
+
 def _text_of(path: Path) -> Text:
+    if not path.is_file():
+        raise InputError(f"{path} is not a file")
     try:
-        return Text(path.read_text(encoding="utf-8"), str(path))
+        with path.open(encoding="utf-8") as file:
+            text = file.read(MOST_TEXT + 1)
     except OSError as error:
         raise InputError(f"{path} cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:
         raise InputError(
             f"{path} is no text in UTF-8; a file of tokens ends in .bin or .npy"
         ) from None
+    if len(text) > MOST_TEXT:
+        raise InputError(
+            f"{path} is longer than the {MOST_TEXT >> 20} Mi characters that Weft reads of a text;"
+            " give it as tokens in .bin or .npy, which are read where they lie"
+        )
+    return Text(text, str(path))
 
 
 def _token_file(path: Path, token_type: str | None, vocabulary: int | None) -> TokenFile:
@@ -170,8 +186,8 @@ def _mapped(path: Path, token_type: str | None) -> Tokens:
         raise InputError(f"{path} is not a file")
     try:
         return _array(path) if token_type is None else _raw(path, token_type)
-    except (OSError, ValueError) as error:
-        raise InputError(f"{path} cannot be read: {error}") from None
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror or error}") from None
 
 
 def _raw(path: Path, token_type: str) -> Tokens:
@@ -188,12 +204,32 @@ def _raw(path: Path, token_type: str) -> Tokens:
 
 
 def _array(path: Path) -> Tokens:
-    found = np.lib.format.open_memmap(path, mode="r")
+    found = _opened(path)
     if found.ndim != 1 or found.dtype.kind not in "iu":
         raise InputError(
             f"{path} holds {found.dtype} in {found.ndim} dimensions; tokens are integers in one"
         )
+    size = path.stat().st_size
+    if found.offset + found.nbytes != size:
+        raise InputError(
+            f"{path} has {size:,} bytes where its header speaks of {found.offset + found.nbytes:,};"
+            " is it cut off, or damaged?"
+        )
     return found
+
+
+def _opened(path: Path) -> np.memmap[Any, Any]:
+    """What a .npy holds; a damaged header ends in whatever numpy's parsers raise."""
+    try:
+        with catch_warnings(action="ignore"):  # one message says all
+            return np.lib.format.open_memmap(path, mode="r")
+    except OSError:
+        raise
+    except Exception as error:
+        reason = " ".join(str(error).split())[:MOST_REASON]
+        raise InputError(
+            f"{path} cannot be read: {reason or type(error).__name__}; is it cut off, or damaged?"
+        ) from None
 
 
 def _largest(tokens: Tokens, path: Path) -> int:

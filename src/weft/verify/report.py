@@ -10,6 +10,7 @@ from typing import NamedTuple
 from weft.verify.channels import Blocking
 
 TOLD = 3  # findings of one rule that are told in full
+MOST_FINDINGS = 10_000  # of one rule that are kept
 
 
 class Finding(NamedTuple):
@@ -28,7 +29,7 @@ class Finding(NamedTuple):
 class Report:
     """The verdict on a program.
 
-    findings  every breach, device by device
+    findings  every breach, device by device; of one rule, at most MOST_FINDINGS
     blocking  the program with sends that block; None where it never runs
     """
 
@@ -65,5 +66,6 @@ def _told(findings: tuple[Finding, ...], name: str) -> Iterator[Finding]:
     for rule, count in seen.items():
         if count > TOLD:
             last = next(f for f in reversed(findings) if f.rule == rule)
-            places = f"{count - TOLD} more place{'s' if count > TOLD + 1 else ''}"
+            more = f"{count - TOLD} or" if count >= MOST_FINDINGS else f"{count - TOLD}"
+            places = f"{more} more place{'s' if count > TOLD + 1 else ''}"
             yield last._replace(message=f"{name}: the rule '{rule}' is broken in {places}.")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from itertools import groupby
+from itertools import groupby, islice
 from typing import NamedTuple, TypeAlias
 
 from weft.cost import Cost
@@ -15,7 +15,7 @@ from weft.verify.limits import deep_enough, within_memory
 from weft.verify.order import free_of_deadlock, ordered
 from weft.verify.periods import in_step, periodic
 from weft.verify.presence import complete, drained, offloaded, placed, produced
-from weft.verify.report import Finding, Report
+from weft.verify.report import MOST_FINDINGS, Finding, Report
 from weft.verify.versions import versioned
 from weft.verify.wires import matched
 
@@ -58,7 +58,7 @@ def verify(
     cost: Cost | None = None,
     versions: Sequence[int] | None = None,
 ) -> Report:
-    """Every breach of the rules; the report also knows how deep channels of blocking sends are.
+    """The breaches of the rules; the report also knows how deep channels of blocking sends are.
 
     channel_depth  a depth at which blocking sends must run
     cost           its memory capacity must suffice
@@ -94,14 +94,21 @@ def check(
 def _broken(context: Context) -> list[tuple[Rule, Breach]]:
     """The breaches of the first level that has any, in lane order.
 
-    What is not well-formed is set aside, so that what the rest breaks is found as well.
+    What is not well-formed is set aside, so that what the rest breaks is found as well, unless
+    there is too much of it.
     """
     form, *others = RULES
-    malformed = [(form, breach) for breach in form.check(context)]
+    malformed = [(form, breach) for breach in islice(form.check(context), MOST_FINDINGS)]
+    if len(malformed) == MOST_FINDINGS:
+        return malformed
     if malformed:
         context = context.without_rows([breach.row for _, breach in malformed])
     for _, rules in groupby(others, key=lambda rule: rule.level):
-        found = [(rule, breach) for rule in rules for breach in rule.check(context)]
+        found = [
+            (rule, breach)
+            for rule in rules
+            for breach in islice(rule.check(context), MOST_FINDINGS)
+        ]
         if found or malformed:
             return sorted(malformed + found, key=lambda pair: _place(pair[1]))
     return []

@@ -126,6 +126,8 @@ def opened(asked: Mapping[str, object]) -> Answer:
         found, settled = _timed(found, read_prices(asked.get("costs", {})))
     elif len(found.program) > MOST_ACTIONS:
         raise InputError(f"{len(found.program):,} actions; the page shows {MOST_ACTIONS:,}")
+    else:
+        check(found.program)  # what cannot have run has no critical path
     own = Step.of(found).microbatches
     most = max(own, MOST_MICROBATCHES)
     step = step_of(found, count(asked, "microbatches", most, own), settled)

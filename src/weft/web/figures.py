@@ -82,5 +82,5 @@ def _sent(timeline: Timeline) -> float:
     sends = np.flatnonzero(np.isin(actions.kind, (Kind.SEND_ACTIVATION, Kind.SEND_GRADIENT)))
     crossing = program.dependencies.edge[program.crossing]
     edges = actions.edge[sends].astype(np.int64) if len(sends) else crossing
-    sizes = np.array([*timeline.cost.network.message, 0.0])
+    sizes = np.array([*timeline.cost.network.sizes(len(program.graph.edges)), 0.0])
     return float(sizes[edges].sum())

@@ -1,8 +1,8 @@
 """The live page: a server for one reader on this machine.
 
 It answers only those who call it by its own name, so that no other page can reach it through a
-name that points here; it reads a bounded amount, computes one answer at a time, and executes
-nothing that it is sent.
+name that points here; it reads a bounded amount in a bounded time, computes one answer at a time,
+and executes nothing that it is sent. Every request gets an answer.
 """
 
 from __future__ import annotations
@@ -10,20 +10,25 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Mapping
+from contextlib import nullcontext, suppress
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from socket import AF_INET6
+from socket import AF_INET6, SHUT_WR
 from threading import Lock
+from time import monotonic
+from traceback import print_exc
 from typing import Any
-from urllib.parse import urlsplit
 
 from weft.errors import InputError, WeftError
 from weft.web.answers import ANSWERS, catalogue
 from weft.web.page import assembled
+from weft.web.questions import length_of, read_question
 
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]")  # what a browser may call it
-MOST_BYTES = 64 << 20  # of a question
 PATIENCE = 30.0  # seconds in which a question must be asked
+SMALL = 1 << 20  # bytes of a question that need not wait until another has been read
+PIECE = 1 << 16  # bytes that are read at once
+LINGER = 5.0  # seconds without a byte after which nobody is sending any more
 
 
 class Server(ThreadingHTTPServer):
@@ -37,7 +42,7 @@ class Server(ThreadingHTTPServer):
         super().__init__((host, port), _Handler)
         self.host, self.port = host, int(self.server_address[1])
         self.page = assembled({"timelines": [], "live": catalogue()}).encode()
-        self.lock = Lock()
+        self.lock, self.reading = Lock(), Lock()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A reader who leaves before the answer is no error."""
@@ -55,6 +60,10 @@ class Server(ThreadingHTTPServer):
         names = LOOPBACK if own in LOOPBACK else (own,)
         return host in {f"{name}:{self.port}" for name in names}
 
+    def is_own(self, origin: str | None) -> bool:
+        """Whether a page that asks is the server's own, if a page asks at all."""
+        return origin is None or self.knows(origin.partition("://")[2])
+
 
 def _bracketed(host: str) -> str:
     """As an address writes it."""
@@ -68,7 +77,19 @@ class _Handler(BaseHTTPRequestHandler):
     disable_nagle_algorithm = True  # an answer waits for no acknowledgement
     server_version, sys_version = "weft", ""
 
+    def finish(self) -> None:
+        """End the connection once nobody sends: who still did would never see the answer."""
+        end = monotonic() + PATIENCE
+        with suppress(OSError):
+            self.connection.shutdown(SHUT_WR)
+            self.connection.settimeout(LINGER)
+            while monotonic() < end and self.connection.recv(PIECE):
+                pass
+        super().finish()
+
     def do_GET(self) -> None:
+        if "Content-Length" in self.headers or "Transfer-Encoding" in self.headers:
+            self.close_connection = True  # nobody reads what follows
         if not self._is_welcome():
             return
         if self.path in ("/", "/index.html"):
@@ -90,13 +111,19 @@ class _Handler(BaseHTTPRequestHandler):
         except WeftError as error:
             self._refuse(HTTPStatus.UNPROCESSABLE_ENTITY, str(error))
             return
+        except ConnectionError:  # the reader has left
+            raise
+        except Exception as error:
+            print_exc()
+            reason = f"the server failed: {type(error).__name__}; its terminal says more"
+            self._refuse(HTTPStatus.INTERNAL_SERVER_ERROR, reason)
+            return
         self._send(HTTPStatus.OK, content, "application/json")
 
     def _is_welcome(self) -> bool:
         """Whether it was called by its own name, and by its own page if by any."""
-        origin = self.headers.get("Origin")
         is_known = self.server.knows(self.headers.get("Host"))
-        if is_known and (origin is None or self.server.knows(urlsplit(origin).netloc)):
+        if is_known and self.server.is_own(self.headers.get("Origin")):
             return True
         self._refuse(HTTPStatus.FORBIDDEN, "this server answers its own page only")
         return False
@@ -105,18 +132,28 @@ class _Handler(BaseHTTPRequestHandler):
         """The question; what another page can send without asking first is refused."""
         if self.headers.get_content_type() != "application/json":
             raise self._unread("questions are JSON")
-        length = self.headers.get("Content-Length", "")
-        if not length.isascii() or not length.isdigit():
-            raise self._unread("the question has no length")
-        if int(length) > MOST_BYTES:
-            raise self._unread(f"longer than the {MOST_BYTES >> 20} MiB that are read")
         try:
-            asked = json.loads(self.rfile.read(int(length)))
-        except (ValueError, RecursionError):
-            raise InputError("the question is no JSON") from None
-        if not isinstance(asked, dict):
-            raise InputError("a question is an object")
-        return asked
+            length = length_of(self.headers.get("Content-Length", ""))
+        except InputError as error:
+            raise self._unread(str(error)) from None
+        with nullcontext() if length <= SMALL else self.server.reading:
+            return read_question(self._body(length))
+
+    def _body(self, length: int) -> bytes:
+        """All that was announced, if it comes in time."""
+        end, body = monotonic() + PATIENCE, bytearray()
+        while len(body) < length:
+            piece = self._piece(min(PIECE, length - len(body)))
+            if not piece or monotonic() > end:
+                raise self._unread("the question ends early, or takes too long")
+            body += piece
+        return bytes(body)
+
+    def _piece(self, most: int) -> bytes:
+        """What has come, in bytes; nothing where nothing comes."""
+        with suppress(TimeoutError):
+            return self.rfile.read1(most)
+        return b""
 
     def _unread(self, reason: str) -> InputError:
         """What was sent stays unread, so the connection cannot be used again."""

@@ -98,12 +98,11 @@ def _gains(timeline: Timeline) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
 
 def _places(program: Program) -> Index:
     """For each action, which of its device's stages it belongs to."""
-    table = np.zeros((program.devices, len(program.placement.pipes), program.stages), np.int64)
-    for device, stages in enumerate(program.placement.held):
+    table = np.zeros((len(program.placement.pipes), program.stages), np.int64)
+    for stages in program.placement.held:
         for place, (pipe, stage) in enumerate(stages):
-            table[device, pipe, stage] = place
-    actions = program.actions
-    return table[program.device_of, actions.pipe, actions.stage]
+            table[pipe, stage] = place
+    return table[program.actions.pipe, program.actions.stage]
 
 
 def _reads(program: Program) -> dict[str, object]:

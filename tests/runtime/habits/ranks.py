@@ -48,7 +48,7 @@ def _share(case: Case, transport: str) -> Share:
     try:
         pipeline(case, trace, transport)
     except Exception as error:
-        return Share(trace, failure(error, trace), isinstance(error, RankError))
+        return Share(trace, failure(case, error, trace), isinstance(error, RankError))
     return Share(trace)
 
 

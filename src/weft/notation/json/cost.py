@@ -1,22 +1,22 @@
 """Costs as JSON, easy to write by hand.
 
     {"format": "weft.cost", "version": 1,
-     "stages": [{"forward": 1, "input_grad": 1, "weight_grad": 1, "saved": 4e9}, ...],
+     "stages": [{"forward": 1, "input_grad": 1, "weight_grad": 1, "saved": 4e9}, {"forward": 2}],
      "message": 1e6,
      "link": {"latency": 1e-5, "bandwidth": 5e10},
-     "links": [{"from": 3, "to": 4, "latency": 1e-4, "bandwidth": 1e10}],
+     "links": [{"from": 0, "to": 1, "latency": 1e-4, "bandwidth": 1e10}],
      "host": {"bandwidth": 2e10},
      "pairs": {"BF": 0.9}, "parts": {"F": [0.3, 0.2, 0.3, 0.2]}, "sizes": [1, 1, 0.5],
      "overhead": 2e-5, "capacity": 8e10, "host_capacity": 1e12, "barrier": true,
-     "provenance": {"forward": ["measured", "derived", ...], "network": [...]},
-     "measurement": {"date": "2026-11-15", "machine": {"cores": "2", ...}, ...}}
+     "provenance": {"forward": ["measured", "derived"], "network": ["derived", "derived"]},
+     "measurement": {"date": "2026-11-15", "machine": {"cores": "2"}}}
 
 Only "stages" is needed, and of a stage only "forward". Seconds of a stage: forward, input_grad,
 weight_grad, recompute (as forward where it is left out), update, reduce, and backward, which
 takes the place of input_grad + weight_grad where the program splits no backward of the stage and
 stands in all stages or none; bytes: weights, gradients, optimizer, saved, inputs; 0 where they are
 left out. "overhead" is what a host needs between two actions. "message" is one number of bytes
-for the edges of a chain, or a list with one for each edge. "parts" are the shares of F and of I
+for every edge, or a list with one for each edge. "parts" are the shares of F and of I
 that are attention, dispatch, experts and combine. A bandwidth or capacity that is left out or
 null has no limit. "provenance" says of each stage how seconds are known: given (as all are that
 it leaves out), measured, interpolated or derived; beside the seconds of a stage it knows
@@ -72,7 +72,7 @@ def cost_object(cost: Cost) -> dict[str, object]:
         "format": FORMAT,
         "version": VERSION,
         "stages": [_stage_object(cost, stage) for stage in range(cost.stages)],
-        "message": [float(size) for size in network.message],
+        "message": _message_object(network.message),
     }
     links = [
         {"from": int(source), "to": int(destination), **_link_object(link)}
@@ -106,6 +106,10 @@ def _stage_object(cost: Cost, stage: int) -> dict[str, float]:
     return {"forward": times["forward"], **whole, **given}
 
 
+def _message_object(message: float | tuple[float, ...]) -> object:
+    return [float(size) for size in message] if isinstance(message, tuple) else float(message)
+
+
 def _link_object(link: Link) -> dict[str, float]:
     written = {"latency": float(link.latency)} if link.latency else {}
     return written | ({"bandwidth": float(link.bandwidth)} if math.isfinite(link.bandwidth) else {})
@@ -119,7 +123,7 @@ def read_cost(node: Node) -> Cost:
     members = node.document(FORMAT, _KEYS, ("stages",))
     stages = _stages(members["stages"])
     network = Network(
-        message=_message(members.get("message"), len(stages)),
+        message=_message(members.get("message")),
         default=_link(members.get("link")),
         between=_links(members.get("links")),
         host=_link(members.get("host")),
@@ -171,10 +175,10 @@ def _times(stages: list[dict[str, float]]) -> Times:
     return replace(times, backward=_column(stages, _WHOLE)) if _WHOLE in stages[0] else times
 
 
-def _message(node: Node | None, stages: int) -> tuple[float, ...]:
+def _message(node: Node | None) -> float | tuple[float, ...]:
     if node is not None and isinstance(node.value, list):
         return tuple(node.numbers())
-    return (0.0 if node is None else node.number(),) * (stages - 1)
+    return 0.0 if node is None else node.number()
 
 
 def _links(node: Node | None) -> dict[tuple[int, int], Link]:

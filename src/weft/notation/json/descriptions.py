@@ -7,7 +7,7 @@
     {"format": "weft.device", "version": 1,
      "peak": 312e12, "bandwidth": 2e12, "memory": 80e9, "per_node": 8,
      "near": {"latency": 3e-6, "bandwidth": 3e11}, "far": {"bandwidth": 25e9},
-     "matmul": [{"flops": 1e11, "fraction": 0.6, "measured": true}, ...]}
+     "matmul": [{"flops": 1e11, "fraction": 0.6, "measured": true}]}
 
 What equals its default is left out, and so is a number without a limit.
 """

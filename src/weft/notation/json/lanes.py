@@ -59,6 +59,9 @@ def lane_objects(program: Program) -> Iterator[dict[str, object]]:
 def read_lanes(node: Node, placement: Placement, *, is_periodic: bool) -> list[LaneEntry]:
     """Every lane, each listed once."""
     entries = [_entry(item, is_periodic=is_periodic) for item in node.items()]
+    if not entries:
+        with node.place():
+            raise InputError("a program has at least one lane; is the file cut off?")
     seen: set[Lane] = set()
     for entry in entries:
         with entry.node.place():

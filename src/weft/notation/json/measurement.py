@@ -4,8 +4,8 @@
      "machine": {"processor": "x86_64", "cores": "2", "torch": "2.13.0"},
      "model": {"layers": 8, "hidden": 64},
      "ranks": 4, "transport": "shared", "rounds": 20,
-     "spread": {"forward": [0.01, 0.02, 0.01, 0.02], ...},
-     "hops": [[4096, 4.1e-5], ...], "r_squared": 0.99}
+     "spread": {"forward": [0.01, 0.02, 0.01, 0.02]},
+     "hops": [[4096, 4.1e-5], [65536, 6.0e-5]], "r_squared": 0.99}
 
 Only "date" is needed.
 """

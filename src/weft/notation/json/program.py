@@ -3,7 +3,8 @@
     {"format": "weft.program", "version": 1, "name": "1f1b", "microbatches": 2,
      "graph": {"stages": 2}, "placement": [[0, 1]],
      "lanes": [{"device": 0, "actions": 4}, {"device": 1, "actions": 4}],
-     "columns": {"stage": [0, 0, 0, 0, 1, 1, 1, 1], "kind": ["F", "F", "B", "B", "F", ...],
+     "columns": {"stage": [0, 0, 0, 0, 1, 1, 1, 1],
+                 "kind": ["F", "F", "B", "B", "F", "B", "F", "B"],
                  "microbatch": [0, 1, 0, 1, 0, 0, 1, 1]}}
 
 And where they apply: "pipes", the pipe of each microbatch; "period", {"microbatches": 4,
@@ -26,7 +27,14 @@ from weft.notation.json.columns import columns_object, read_columns
 from weft.notation.json.graph import graph_object, read_graph
 from weft.notation.json.lanes import LaneEntry, lane_objects, read_lanes
 from weft.notation.json.reading import VERSION, Node
-from weft.notation.limits import check_actions, check_cells, check_pipes, check_repeats, check_total
+from weft.notation.limits import (
+    check_actions,
+    check_cells,
+    check_forwards,
+    check_pipes,
+    check_repeats,
+    check_total,
+)
 
 FORMAT = "weft.program"
 
@@ -74,7 +82,9 @@ def read_program(node: Node) -> Program:
             check_actions(contents[entry.lane], graph, placement, microbatches)
             _check_cuts(contents[entry.lane], entry)
     with members["columns"].place():
-        check_repeats(Actions.concatenate(contents.values()))
+        actions = Actions.concatenate(contents.values())
+        check_repeats(actions)
+        check_forwards(actions, len(graph), microbatches)
     return Program.build(
         members["name"].text() if "name" in members else "",
         placement,

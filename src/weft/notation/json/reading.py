@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, TypeVar
 
 from weft.errors import InputError, NotationError
-from weft.notation.limits import MOST
+from weft.notation.limits import MOST, check_values
 from weft.notation.places import at, shown
 
 VERSION = 1
@@ -24,6 +24,7 @@ Choice = TypeVar("Choice", bound=Enum)
 
 def parse(text: str) -> Node:
     """The root of a JSON text."""
+    check_values(text)
     try:
         return Node(json.loads(text, parse_constant=_no_constant, object_pairs_hook=_unique))
     except json.JSONDecodeError as error:
@@ -102,10 +103,11 @@ class Node:
             raise members["version"].wrong(f"{VERSION}, the version that this Weft reads,")
         return members
 
-    def items(self) -> list[Node]:
+    def items(self) -> Iterator[Node]:
+        """The items of a list, one after the other: it may be long."""
         if not isinstance(self.value, list):
             raise self.wrong("a list")
-        return [Node(item, f"{self.path}[{index}]") for index, item in enumerate(self.value)]
+        return (Node(item, f"{self.path}[{index}]") for index, item in enumerate(self.value))
 
     def text(self) -> str:
         if not isinstance(self.value, str) or not _is_unicode(self.value):

@@ -1,7 +1,12 @@
 """Timelines as JSON: a program, its cost, and when each of its actions started and ended.
 
     {"format": "weft.timeline", "version": 1, "measured": false,
-     "program": {...}, "cost": {...}, "start": [0.0, ...], "end": [1.0, ...]}
+     "program": {"format": "weft.program", "version": 1, "microbatches": 1,
+                 "graph": {"stages": 1}, "placement": [[0]],
+                 "lanes": [{"device": 0, "actions": 2}],
+                 "columns": {"stage": 0, "kind": ["F", "B"], "microbatch": 0}},
+     "cost": {"format": "weft.cost", "version": 1, "stages": [{"forward": 1, "input_grad": 2}]},
+     "start": [0.0, 1.0], "end": [1.0, 3.0]}
 
 `start` and `end` are in seconds and in the order of the program's columns.
 """

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple, TypeAlias
 
 from weft.errors import InputError, NotationError
+from weft.notation.limits import MOST_WORDS, check_lines, check_words
 from weft.notation.places import shown
 
 HEADER = "weft program 1"
@@ -42,14 +43,18 @@ def read_lines(text: str) -> Lines:
 def needed(lines: Lines, keyword: str, example: str) -> Line:
     """The first line of a keyword that no program lacks."""
     if not lines[keyword]:
-        raise InputError(f"a program needs a line `{example}`")
+        raise InputError(f"a program needs a line `{example}`; is the file cut off?")
     return lines[keyword][0]
 
 
 def _meaningful(text: str) -> Iterator[Line]:
     """Every line that has words; a word that begins with # ends a line."""
+    check_lines(text)
+    total = 0
     for number, line in enumerate(text.split("\n"), start=1):
-        words = line.split()
+        words = line.split(maxsplit=MOST_WORDS)
+        total += len(words)
+        check_words(total)
         if "#" in line:
             end = next((i for i, word in enumerate(words) if word.startswith("#")), len(words))
             words = words[:end]

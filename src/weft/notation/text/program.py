@@ -28,6 +28,7 @@ from weft.ir.program import Program
 from weft.notation.limits import (
     check_actions,
     check_cells,
+    check_forwards,
     check_lane,
     check_pipes,
     check_repeats,
@@ -86,6 +87,7 @@ def _program(lines: Lines) -> Program:
     bodies: list[Body] = []
     edge_of = {edge: index for index, edge in enumerate(graph.edges)}
     total = 0
+    needed(lines, "device", "device 0: 0F0 0B0")
     for number, words in lines["device"]:
         with on_line(number):
             lane, tokens = read_lane(words)
@@ -109,6 +111,7 @@ def _program(lines: Lines) -> Program:
         parts=_parts(lines["parts"], microbatches),
     )
     check_repeats(program.actions)
+    check_forwards(program.actions, program.stages, microbatches)
     return program
 
 

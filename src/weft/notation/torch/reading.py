@@ -14,17 +14,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft.errors import InputError
-from weft.ir.actions import Actions, Index
+from weft.ir.actions import Actions
 from weft.ir.graph import Graph
 from weft.ir.kinds import EDGE_END, Direction, Kind, Stream
 from weft.ir.lanes import Channel, Lane
 from weft.ir.placement import Placement
 from weft.ir.program import Program
-from weft.notation.limits import check_actions, check_cells, check_stages, check_total
+from weft.notation.limits import (
+    check_actions,
+    check_cells,
+    check_forwards,
+    check_lines,
+    check_stages,
+    check_total,
+    check_words,
+)
 from weft.notation.places import in_source, on_line
 from weft.notation.torch.cells import read_cell, written_cells, written_reduction
-
-_UPSTREAM = (Kind.SEND_GRADIENT, Kind.RECV_GRADIENT)
+from weft.notation.torch.issuing import UPSTREAM, check_issued
 
 
 def from_torch_csv(text: str, source: str = "") -> Program:
@@ -35,13 +42,13 @@ def from_torch_csv(text: str, source: str = "") -> Program:
         microbatches = _microbatches(rows)
         graph = Graph.chain(placement.stages)
         check_cells(graph, microbatches)
-        check_total(sum(map(len, rows)))
         edge_at = _edge_at(graph)
         for number, row in enumerate(rows, start=1):
             with on_line(number):
                 rows[number - 1] = row = _with_edges(row, edge_at)
                 check_actions(row, graph, placement, microbatches)
-                _check_wires(row)
+        check_issued(rows)
+        check_forwards(Actions.concatenate(rows), len(graph), microbatches)
         name = PurePath(source).stem or "torch"
         lanes = _lanes(rows, graph, placement)
         return Program.build(name, placement, lanes, microbatches=microbatches, graph=graph)
@@ -49,11 +56,16 @@ def from_torch_csv(text: str, source: str = "") -> Program:
 
 def _rows(text: str) -> list[Actions]:
     """The actions of each rank."""
+    check_lines(text)
+    check_words(text.count(","))
     rows = []
+    total = 0
     for number, line in enumerate(text.rstrip().split("\n"), start=1):
         with on_line(number):
             found = (read_cell(cell.strip()) for cell in line.split(","))
             row = Actions.collect(slot for slot in found if slot is not None)
+            total += len(row)
+            check_total(total)
             row = _without_reductions(row)
             if not _is_computed(row).any():
                 raise InputError(f"rank {number - 1} runs nothing")
@@ -125,39 +137,6 @@ def _with_edges(row: Actions, edge_at: Mapping[tuple[int, int], int]) -> Actions
     return row.replace(edge=edges)
 
 
-def _check_wires(row: Actions) -> None:
-    """Refuse a row whose sends and receives are not where its computations need them.
-
-    A program sends a value as soon as it is there and receives it when it comes. A row says
-    when, so that only a row that says the same means the same.
-    """
-    is_computed = _is_computed(row)
-    is_send = np.isin(row.kind, (Kind.SEND_ACTIVATION, Kind.SEND_GRADIENT))
-    before = np.cumsum(is_computed & (row.joined == 0))
-    served = _slots_served(row, before)
-    is_apart = is_send & (served != before) & (served > 0)
-    if is_apart.any():
-        raise InputError(
-            f"{_first_of(row, is_apart)} stands apart from the computation whose value it sends."
-            " Move it right behind that"
-        )
-    is_late = ~is_computed & ~is_send & (served <= before) & (served > 0)
-    if is_late.any():
-        raise InputError(
-            f"{_first_of(row, is_late)} stands behind the computation that waits for it."
-            " Move it in front of that"
-        )
-
-
-def _slots_served(row: Actions, slots: Index) -> Index:
-    """For each action, the slot of F, or of B or I, of its stage and microbatch; 0 if none."""
-    is_backward = np.isin(row.kind, (Kind.B, Kind.I, *_UPSTREAM))
-    cell = (row.stage.astype(np.int64) << 32 | row.microbatch) << 1 | is_backward
-    computed = np.flatnonzero(_is_computed(row) & (row.kind != Kind.W))
-    slot_at = dict(zip(cell[computed].tolist(), slots[computed].tolist(), strict=True))
-    return np.array([slot_at.get(of, 0) for of in cell.tolist()], np.int64)
-
-
 def _first_of(row: Actions, mask: NDArray[np.bool_]) -> str:
     (word,) = written_cells(row.take([int(mask.argmax())]))
     return word
@@ -170,7 +149,7 @@ def _lanes(rows: list[Actions], graph: Graph, placement: Placement) -> dict[Lane
     for rank, row in enumerate(rows):
         wires = row.take(~_is_computed(row))
         ends = placement.table[0][edges[wires.edge]]
-        is_upstream = np.isin(wires.kind, _UPSTREAM)
+        is_upstream = np.isin(wires.kind, UPSTREAM)
         ends[is_upstream] = ends[is_upstream][:, ::-1]
         for source, destination in np.unique(ends, axis=0).tolist():
             channel = Channel(source, destination, Direction.BOTH)

@@ -106,8 +106,15 @@ def _linear_weight_grad(layer: nn.Linear, value: Tensor, gradient: Tensor) -> Gr
     weight, *bias = (parameter.requires_grad for parameter in layer.parameters())
     return (
         flat.t() @ _flat(value).to(flat.dtype) if weight else None,
-        flat.sum(0) if any(bias) else None,
+        _bias_grad(value, gradient) if any(bias) else None,
     )
+
+
+def _bias_grad(value: Tensor, gradient: Tensor) -> Tensor:
+    """Over all rows, in the order in which autograd adds them."""
+    if value.dim() == 1:
+        return gradient.clone()
+    return gradient.sum([*range(gradient.dim() - 1)])
 
 
 def _flat(value: Tensor) -> Tensor:

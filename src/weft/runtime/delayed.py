@@ -229,10 +229,11 @@ class Delayed:
         (inputs, target, share), (used, other) = data, weights
         total: Gradients = {}
         roots: Sequence[Tensor]
-        with torch.no_grad(), self._drawing(microbatch):
+        with self._drawing(microbatch):
             values = [inputs]
             for index in range(len(self._stages) - 1):
-                out = self._one_stage(index, values[-1], used, _copied(buffers[index]))
+                given = values[-1].with_leaves(map(contiguous, values[-1].leaves))
+                out = self._one_stage(index, given.cloned(), used, _copied(buffers[index]))
                 values.append(Value.of(out, f"stage {index}"))
         gradients: Sequence[Tensor | None] = ()
         for index in reversed(range(len(self._stages))):

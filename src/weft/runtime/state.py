@@ -27,7 +27,7 @@ FREE = Rules()
 
 
 class State:
-    """What one copy of a stage keeps: weights, buffers, and numbers in attributes."""
+    """What one copy of a stage keeps: weights, buffers, numbers and tensors in attributes."""
 
     def __init__(self, module: nn.Module, stage: int) -> None:
         self._module, self._stage = module, stage
@@ -61,10 +61,17 @@ class State:
             for name, buffer in self._module.named_buffers():
                 yield f"buffer {name}", (id(buffer), buffer._version)
         if self._rules.everything or self._rules.numbers:
-            for path, module in self._module.named_modules():
-                for name, value in vars(module).items():
-                    if type(value) in (int, float):
-                        yield f"attribute {path}.{name}".replace(" .", " "), value
+            yield from self._attributes()
+
+    def _attributes(self) -> Iterator[tuple[str, object]]:
+        """Numbers, and which tensors there are: some are made when they are first needed."""
+        for path, module in self._module.named_modules():
+            for name, value in vars(module).items():
+                place = f"attribute {path}.{name}".replace(" .", " ")
+                if type(value) in (int, float):
+                    yield place, value
+                elif isinstance(value, Tensor):
+                    yield place, True
 
     def _mark(self, weight: Tensor) -> object:
         return id(weight), weight._version, fingerprint(weight) if self._is_watched else 0.0

@@ -25,17 +25,19 @@ from tests.runtime.habits.contenders import (
 )
 from tests.runtime.habits.grammar import Layer
 from weft.errors import WeftError
+from weft.ir.kinds import Kind
 from weft.runtime.delayed import versions_of
 
-Kind = Literal["equal", "refused", "wrong", "void"]
+Outcome = Literal["equal", "refused", "wrong", "void"]
 
+LAST_BITS = 1e-6  # of float32; wrong is more
 SMALL = 0.05  # numbers below are compared as if they were this large
 
 
 class Verdict(NamedTuple):
     """What came of a case, and the reason or the differences."""
 
-    kind: Kind
+    kind: Outcome
     reasons: tuple[str, ...] = ()
 
     def __str__(self) -> str:
@@ -130,7 +132,20 @@ def _different(case: Case, found: Trace, exact: Trace) -> Iterator[str]:
         if (value is None) != (other is None):
             yield f"{name}: {_there(value)}, by the reference {_there(other)}"
         elif value is not None and other is not None and not np.array_equal(value, other):
-            yield f"{name}: not the reference's, off by {_distance(value, other):.3g}"
+            off = _distance(value, other)
+            if off > (LAST_BITS if _is_added_otherwise(case) else 0):
+                yield f"{name}: not the reference's, off by {off:.3g}"
+
+
+def _is_added_otherwise(case: Case) -> bool:
+    """Whether uses of one weight may be added in another order than the reference's.
+
+    Those of a layer whose gradient is deferred and others beside it, where hooks keep the stage
+    from being outlined; and those of a checkpoint that starts backwards of its own.
+    """
+    is_divided = bool(np.isin(case.plan.program.actions.kind, (Kind.I, Kind.W)).any())
+    is_reentrant = any(one.habit == "CheckpointedReentrant" for one in case.model.layers)
+    return _is_shared(case) and (is_divided or is_reentrant)
 
 
 def _far(case: Case, found: Trace, wanted: Trace) -> Iterator[str]:
@@ -169,7 +184,7 @@ def tolerance(case: Case) -> float:
     is_cast = case.training.is_cast or any(one.habit == "Cast" for one in case.model.layers)
     if case.model.dtype == "float64":
         return 1e-6 if any(one.form == "with float" for one in case.model.layers) else 1e-8
-    return 5e-2 if is_cast else 2e-3
+    return 0.15 if is_cast else 2e-3
 
 
 def _distance(one: Array, other: Array) -> float:

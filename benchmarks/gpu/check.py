@@ -167,7 +167,10 @@ def _rank(rank: int, ranks: int, width: int, folder: str) -> None:
         agreed = [None] * ranks
         dist.all_gather_object(agreed, same)
         pipeline = weft.Pipeline(
-            blocks(program.stages, width), program, loss=nn.functional.mse_loss
+            blocks(program.stages, width),
+            program,
+            loss=nn.functional.mse_loss,
+            optimizer=lambda named: torch.optim.SGD([weight for _, weight in named], lr=0.0),
         )
         is_late = is_flowing(program)
         for batch, target in batches(program.microbatches, width, 5):

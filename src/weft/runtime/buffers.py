@@ -14,7 +14,7 @@ from torch import Tensor, nn
 Snapshot: TypeAlias = dict[str, Tensor]
 
 
-class Kept(NamedTuple):
+class Copied(NamedTuple):
     """A copy of a buffer as it was at some version of it."""
 
     buffer: Tensor
@@ -27,7 +27,7 @@ class Buffers:
 
     def __init__(self, module: nn.Module) -> None:
         self._module = module
-        self._kept: dict[str, Kept] = {}
+        self._kept: dict[str, Copied] = {}
 
     def snapshot(self) -> Snapshot:
         """All of them as they are now: one copy for as long as nothing changes."""
@@ -35,7 +35,7 @@ class Buffers:
         for name, buffer in self._module.named_buffers():
             kept = self._kept.get(name)
             if kept is None or kept.buffer is not buffer or kept.version != buffer._version:
-                kept = self._kept[name] = Kept(buffer, buffer._version, buffer.clone())
+                kept = self._kept[name] = Copied(buffer, buffer._version, buffer.clone())
             found[name] = kept.copy
         return found
 

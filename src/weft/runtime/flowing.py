@@ -30,6 +30,7 @@ from weft.runtime.flow import Flow, Item, flight, most_in_flight, run_of
 from weft.runtime.forms import StageForms
 from weft.runtime.lags import under_way
 from weft.runtime.ledger import Losses
+from weft.runtime.locks import Locks
 from weft.runtime.makers import Makers
 from weft.runtime.parts import Part, Tie
 from weft.runtime.randomness import Draw
@@ -37,7 +38,6 @@ from weft.runtime.rules import Rules
 from weft.runtime.runner import Runner
 from weft.runtime.stage import Stage
 from weft.runtime.stash import Stash
-from weft.runtime.state import Rules as StageRules
 from weft.runtime.steps import Loss
 from weft.runtime.ties import End
 from weft.runtime.transport.loopback import Loopback
@@ -80,7 +80,7 @@ class Site(NamedTuple):
     world: World
     forms: StageForms
     draw: Draw
-    stage_rules: Mapping[int, StageRules]  # what no forward of a stage may change
+    locks: Mapping[int, Locks]  # by stage
 
 
 @dataclass(slots=True)
@@ -108,7 +108,7 @@ class Flowing:
     ) -> None:
         self._program, self._rules, self._delay = program, rules, delay
         self._world, self._draw, self._forms = site.world, site.draw, site.forms
-        self._loss, self._device, self._stage_rules = loss, device, site.stage_rules
+        self._loss, self._device, self._locks = loss, device, site.locks
         self._copies = {stage: copy for (_, stage), copy in site.copies.items()}
         ring = ring_of(program)
         self._numbers = ring.microbatches * ring.steps
@@ -149,7 +149,7 @@ class Flowing:
         numbers = [(first + index) % self._numbers for index in range(count)]
         self._forms.go_on(numbers, inputs, targets)
         for stage, copy in self._copies.items():
-            copy.begin(self._stage_rules[stage])
+            copy.begin(self._locks[stage])
             copy.outline(self._forms)
         for index, number in enumerate(numbers):
             self._given.targets[number], self._given.shares[number] = targets[index], shares[index]

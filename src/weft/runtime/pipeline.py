@@ -54,13 +54,13 @@ from weft.runtime.flushing import Flushing
 from weft.runtime.forms import StageForms
 from weft.runtime.gradients import Gradients
 from weft.runtime.lags import Scope
+from weft.runtime.locks import Locks, locks_of
 from weft.runtime.makers import Makers, NamedParameters, Nonfinite
 from weft.runtime.modules import copied, refuse_unsuited, unshared
 from weft.runtime.randomness import Draw
 from weft.runtime.result import Result
 from weft.runtime.rules import Scopes, rules_of
 from weft.runtime.stage import Stage
-from weft.runtime.state import Rules
 from weft.runtime.ties import End, ties_of, untie
 from weft.runtime.transport.loopback import Loopback
 from weft.runtime.values import Value
@@ -122,7 +122,7 @@ class Pipeline:
         self._program, self._loss, self._deadline = program, loss, deadline
         self._draw, self._runs, self._is_compared = Draw(seed), 0, False
         ties = ties_of(stages)
-        stages, self._shared = unshared(stages)
+        stages, shared = unshared(stages)
         untie(stages, ties)
         self._dtype, self._device = kind_of(stages)
         self._is_closed = False
@@ -143,8 +143,10 @@ class Pipeline:
             self._forms = StageForms(stages, program.graph, loss, delay.precision)
             self._readers = self._executors(forwards_of(first_step(program)), Stage.infer)
             tied = {end.stage for ends in ties for end in ends}
-            self._rules = {
-                index: self._rules_of(index, tied, is_asynchronous=flow is not None)
+            self._locks = {
+                index: locks_of(
+                    flow or program, index, is_shared=index in shared, is_tied=index in tied
+                )
                 for _, index in self._copies
             }
             makers = Makers(optimizer, scheduler)
@@ -170,7 +172,7 @@ class Pipeline:
                         self._world,
                         self._forms,
                         self._draw,
-                        self._rules,
+                        self._locks,
                     ),
                     makers,
                     loss=loss,
@@ -316,42 +318,6 @@ class Pipeline:
         )
         return made
 
-    def _rules_of(self, stage: int, tied: set[int], *, is_asynchronous: bool) -> Rules:
-        """What the forwards of a stage may not change."""
-        rule = self._rule_of(stage, is_asynchronous=is_asynchronous)
-        shared = "other stages share it and would not see that; change it in the optimizer"
-        actions = self._program.actions
-        is_again = bool(((actions.stage == stage) & (actions.kind == Kind.R)).any())
-        again = "its backward recomputes with newer weights, and that would count twice"
-        is_newer = is_asynchronous and is_again and not self._program.is_stashing
-        return Rules(
-            rule,
-            rule or (shared if stage in tied else None),
-            rule or (again if is_newer else None),
-        )
-
-    def _rule_of(self, stage: int, *, is_asynchronous: bool) -> str | None:
-        if len(self._program.placement.pipes) > 1:
-            return (
-                f"{self._program.name} keeps several copies of each stage, which would differ. Use"
-                f" a schedule with one pipe, or a stage that keeps nothing from forward to forward,"
-                f" such as a norm without running statistics"
-            )
-        if stage in self._shared:
-            return (
-                "it is part of a module that several stages share, and would differ there. Give"
-                " each stage a module of its own"
-            )
-        actions = self._program.actions
-        rows = (actions.stage == stage) & (actions.kind == Kind.F)
-        if (np.diff(actions.microbatch[rows]) < 0).any() and not is_asynchronous:
-            return (
-                f"{self._program.name} runs the microbatches of this stage out of order, on which"
-                f" that depends. Use another schedule, or a stage that keeps nothing from forward"
-                f" to forward, such as a norm without running statistics"
-            )
-        return None
-
     def _executors(self, program: Program, forward: Forward) -> list[Executor]:
         setting = Setting(program, self._world.transport, self._forms, forward)
         held = program.placement.held
@@ -476,8 +442,8 @@ class Pipeline:
 
     def _begin_stages(self, *, is_training: bool) -> None:
         for (_, index), stage in self._copies.items():
-            rules = self._rules[index]
-            stage.begin(rules if is_training else rules._replace(everything=None))
+            locks = self._locks[index]
+            stage.begin(locks if is_training else Locks(weights=locks.weights))
             stage.outline(self._forms)
 
     def _compare_first(self, inputs: Microbatches, targets: Microbatches) -> None:

@@ -22,10 +22,11 @@ from weft.runtime.cast import Cast, without_autocast, without_graph
 from weft.runtime.deferred import Recorder, Tape, apart
 from weft.runtime.forms import StageForms
 from weft.runtime.graphs import Graphs
+from weft.runtime.locks import OPEN, Locks
 from weft.runtime.randomness import WATCHED, Draw, Drawing, Drawn
 from weft.runtime.split import called, names_of
 from weft.runtime.stash import Stash, following
-from weft.runtime.state import FREE, Rules, State
+from weft.runtime.state import State
 from weft.runtime.swap import Slots
 from weft.runtime.values import Structure, Value, contiguous, fingerprint, learns
 
@@ -91,11 +92,11 @@ class Stage:
         self.dtype: torch.dtype | None = None  # of values, where that is not the data's
         self._device = next((p.device for p in module.parameters()), torch.device("cpu"))
 
-    def begin(self, rules: Rules = FREE) -> None:
+    def begin(self, locks: Locks = OPEN) -> None:
         """Look at what may have changed since the last step."""
         self._drawing.look()
         versioned = {weight for stash in self.stashes for weight in stash.parameters}
-        self._state.begin(rules, versioned, is_watched=self._draw.step < WATCHED)
+        self._state.begin(locks, versioned, is_watched=self._draw.step < WATCHED)
 
     def outline(self, forms: StageForms) -> None:
         """Take what is known of this stage without computing anything."""

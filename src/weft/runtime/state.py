@@ -1,29 +1,14 @@
-"""State: what a stage keeps from forward to forward, and where no forward may change it.
-
-Where a stage has several copies, or several stages share a module or a weight, a change that one
-of them makes to itself would be unknown to the others.
-"""
+"""State: what a stage keeps from forward to forward, watched for changes that are locked."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
 
 from torch import Tensor, nn
 
 from weft.errors import InputError
+from weft.runtime.locks import OPEN, Locks
 from weft.runtime.values import fingerprint
-
-
-class Rules(NamedTuple):
-    """Why no forward may change anything that a stage keeps, or no weight, or no number."""
-
-    everything: str | None = None
-    weights: str | None = None
-    numbers: str | None = None
-
-
-FREE = Rules()
 
 
 class State:
@@ -31,15 +16,15 @@ class State:
 
     def __init__(self, module: nn.Module, stage: int) -> None:
         self._module, self._stage = module, stage
-        self._rules, self._versioned, self._is_watched = FREE, set[nn.Parameter](), False
+        self._locks, self._versioned, self._is_watched = OPEN, set[nn.Parameter](), False
         self._before: dict[str, object] = {}
 
-    def begin(self, rules: Rules, versioned: set[nn.Parameter], *, is_watched: bool) -> None:
-        """Obey these from now on; watched closely, data of weights are looked at too.
+    def begin(self, locks: Locks, versioned: set[nn.Parameter], *, is_watched: bool) -> None:
+        """Watch for these from now on; watched closely, data of weights are looked at too.
 
         Updates change weights that have versions meanwhile.
         """
-        self._rules, self._versioned, self._is_watched = rules, versioned, is_watched
+        self._locks, self._versioned, self._is_watched = locks, versioned, is_watched
         self._before = dict(self._found())
 
     def check(self) -> None:
@@ -48,19 +33,19 @@ class State:
             return
         for name, now in self._found():
             if name not in self._before or self._before[name] != now:
-                rule = self._rules.everything or self._rules.weights or self._rules.numbers
-                raise InputError(f"stage {self._stage} changes its {name}; {rule}")
+                why = self._locks.everything or self._locks.weights or self._locks.numbers
+                raise InputError(f"stage {self._stage} changes its {name}; {why}")
 
     def _found(self) -> Iterator[tuple[str, object]]:
         """What is to stay, by name."""
-        if self._rules.weights:
+        if self._locks.weights:
             for name, weight in self._module.named_parameters():
                 if weight not in self._versioned:
                     yield f"weight {name}", self._mark(weight)
-        if self._rules.everything:
+        if self._locks.everything:
             for name, buffer in self._module.named_buffers():
                 yield f"buffer {name}", (id(buffer), buffer._version)
-        if self._rules.everything or self._rules.numbers:
+        if self._locks.everything or self._locks.numbers:
             yield from self._attributes()
 
     def _attributes(self) -> Iterator[tuple[str, object]]:

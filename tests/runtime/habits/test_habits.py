@@ -18,7 +18,7 @@ from tests.runtime.ranks import TRANSPORTS
 
 MOST_REFUSED = 0.1
 MOST_VOID = 0.15
-EXAMPLES = 60
+EXAMPLES = 240
 
 
 @pytest.fixture(autouse=True)
@@ -28,12 +28,11 @@ def _quiet() -> Iterator[None]:
         yield
 
 
-@pytest.mark.parametrize("start", range(4))
-def test_compositions_are_right_or_refused(start: int) -> None:
+def test_compositions_are_right_or_refused() -> None:
     """Equal to plain torch within rounding and to the reference to the bit; few are refused."""
     kinds = Counter[str]()
 
-    @seed(start)
+    @seed(0)
     @settings(
         max_examples=EXAMPLES,
         phases=[Phase.generate],  # what fails is made smaller by `reduced`

@@ -147,7 +147,7 @@ WITNESSES: dict[str, Case] = {
     "a checkpoint and a split backward": _split("Checkpointed", "Linear"),
     "a reentrant checkpoint and a split backward": _split("Linear", "CheckpointedReentrant"),
     "autocast inside and a split backward": Case(
-        _chain("Cast", "Linear", dtype="float32"), _gpipe(2, "split"), ONE_STEP
+        _chain("Linear", "Cast", dtype="float32"), _gpipe(2, "split"), ONE_STEP
     ),
     "autocast around and a split backward": Case(
         _chain("Linear", "Linear", dtype="float32"),

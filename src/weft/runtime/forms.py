@@ -69,11 +69,12 @@ class StageForms:
     def disturbed_by(self, stage: int) -> int | None:
         """The reader, if there is one, for which torch treats hooks of a value in another way.
 
-        It changes the value in place, or differentiates by it in its forward.
+        It changes the value in place, or differentiates by it in its forward; or may do so, as
+        nothing is known of it.
         """
         for reader in self._graph.successors[stage]:
             for outline in (outlines[reader] for outlines in self._known.values()):
-                if outline is not None and (outline.changes_inputs or outline.differentiates):
+                if outline is None or outline.changes_inputs or outline.differentiates:
                     return reader
         return None
 

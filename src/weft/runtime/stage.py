@@ -236,8 +236,8 @@ class Stage:
         if value._backward_hooks and self._disturbed_by is not None:
             raise InputError(
                 f"stage {self.index} returns a value that it has hooked, and stage"
-                f" {self._disturbed_by} changes it in place or differentiates by it, where torch"
-                f" calls hooks in another way; let that stage start from a copy (.clone())"
+                f" {self._disturbed_by} changes it in place or differentiates by it, or may do so,"
+                f" where torch calls hooks in another way; return a copy of it (.clone())"
             )
         found = contiguous(value)
         is_new = value.grad_fn is not None and value._base is None

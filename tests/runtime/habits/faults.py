@@ -276,7 +276,7 @@ FAULTS: dict[str, Fault] = {
     "a checkpoint does not record": Fault(
         _checkpoint_unrecorded, "a checkpoint and a split backward"
     ),
-    "deferred gradients have one type": Fault(_one_type, "autocast inside and a split backward"),
+    "deferred gradients have one type": Fault(_one_type, "autocast around and a split backward"),
     "inputs are changed in place": Fault(_inputs_not_copied, "in place on the input"),
 }
 

@@ -44,8 +44,8 @@ class Plain:
         for microbatch, (value, aim) in enumerate(zip(given, wanted, strict=True)):
             with self._draw.forward(microbatch) as drawn, self._casting():
                 output = called(self.model, [value.cloned()])
-                with self._draw.loss():
-                    loss = self._loss(output, *aim.arguments) * shares[microbatch]
+                self._draw.enter_loss()
+                loss = self._loss(output, *aim.arguments) * shares[microbatch]
             with self._draw.backward(drawn):
                 loss.backward()  # type: ignore[no-untyped-call]
             total += loss.detach()

@@ -11,7 +11,7 @@ with hooks, which see it whole, and of everything in a compiled graph.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol, TypeAlias, runtime_checkable
@@ -67,6 +67,8 @@ class Layer:
 
     @property
     def weights(self) -> list[nn.Parameter]:
+        if type(self.module) is nn.Linear:  # as often as it is called
+            return [weight for weight in self.module._parameters.values() if weight is not None]
         return [*self.module.parameters()]
 
     def is_deferrable(self, value: Tensor, whole: set[int]) -> bool:
@@ -78,7 +80,7 @@ class Layer:
         return (
             value.dim() >= 1
             and (not is_linear or _has_own_weights(self.module))
-            and whole.isdisjoint(map(id, weights))
+            and (not whole or whole.isdisjoint(map(id, weights)))
             and not value.is_complex()
             and any(weight.requires_grad for weight in weights)
             and not any(weight._backward_hooks for weight in weights)
@@ -103,10 +105,10 @@ def _linear_input_grad(layer: nn.Linear, value: Tensor, gradient: Tensor) -> Ten
 
 def _linear_weight_grad(layer: nn.Linear, value: Tensor, gradient: Tensor) -> Grads:
     flat = _flat(gradient)
-    weight, *bias = (parameter.requires_grad for parameter in layer.parameters())
+    bias = layer._parameters["bias"]
     return (
-        flat.t() @ _flat(value).to(flat.dtype) if weight else None,
-        _bias_grad(value, gradient) if any(bias) else None,
+        flat.t() @ _flat(value).to(flat.dtype) if layer.weight.requires_grad else None,
+        _bias_grad(value, gradient) if bias is not None and bias.requires_grad else None,
     )
 
 
@@ -172,24 +174,50 @@ def _hooks_after(weight: nn.Parameter) -> dict[int, Callable[[Tensor], None]]:
     return hooks or {}
 
 
-@contextmanager
-def apart(weights: Sequence[nn.Parameter]) -> Iterator[list[tuple[nn.Parameter, Tensor]]]:
-    """Let a backward leave its gradients in the list, not in those that are there."""
-    before = [weight.grad for weight in weights]
-    hooks = [(found, dict(found)) for weight in weights if (found := _hooks_after(weight))]
-    for weight in weights:
-        weight.grad = None
-    for found, _ in hooks:
-        found.clear()  # they come after the gradient is added
-    kept: list[tuple[nn.Parameter, Tensor]] = []
-    try:
-        yield kept
-        kept += [(weight, weight.grad) for weight in weights if weight.grad is not None]
-    finally:
-        for found, calls in hooks:
-            found.update(calls)
-        for weight, grad in zip(weights, before, strict=True):
-            weight.grad = grad
+class Apart:
+    """Lets a backward leave its gradients in the list, not in those that are there."""
+
+    __slots__ = ("_before", "_hooks", "_kept", "_weights")
+
+    def __init__(self, weights: Sequence[nn.Parameter]) -> None:
+        self._weights, self._kept = weights, list[tuple[nn.Parameter, Tensor]]()
+
+    def __enter__(self) -> list[tuple[nn.Parameter, Tensor]]:
+        self._before = [weight.grad for weight in self._weights]
+        found = [hooks for weight in self._weights if (hooks := _hooks_after(weight))]
+        self._hooks = [(hooks, dict(hooks)) for hooks in found]
+        for weight in self._weights:
+            weight.grad = None
+        for hooks in found:
+            hooks.clear()  # they come after the gradient is added
+        return self._kept
+
+    def __exit__(self, *_: object) -> None:
+        for hooks, calls in self._hooks:
+            hooks.update(calls)
+        for weight, before in zip(self._weights, self._before, strict=True):
+            if weight.grad is not None:
+                self._kept.append((weight, weight.grad))
+            weight.grad = before
+
+
+class Recording:
+    """Lets a backward write to a tape, and whatever a checkpoint runs again in it."""
+
+    __slots__ = ("_inner", "_recorder", "_tape")
+
+    def __init__(
+        self, recorder: Recorder, tape: Tape, inner: AbstractContextManager[object]
+    ) -> None:
+        self._recorder, self._tape, self._inner = recorder, tape, inner
+
+    def __enter__(self) -> None:
+        self._recorder.tape, self._tape.is_open = self._tape, True
+        self._inner.__enter__()
+
+    def __exit__(self, *error: Any) -> None:
+        self._inner.__exit__(*error)
+        self._recorder.tape, self._tape.is_open = None, False
 
 
 class Recorder:
@@ -207,14 +235,9 @@ class Recorder:
     def __deepcopy__(self, memo: dict[int, object]) -> Recorder:
         return self  # of no use to a copy of the stage, which records for itself
 
-    @contextmanager
-    def recording(self, tape: Tape) -> Iterator[None]:
-        """Let a backward write to a tape, and whatever a checkpoint runs again in it."""
-        self.tape, tape.is_open = tape, True
-        try:
-            yield
-        finally:
-            self.tape, tape.is_open = None, False
+    def recording(self, tape: Tape, inner: AbstractContextManager[object]) -> Recording:
+        """Where a backward writes to a tape, inside of which it runs."""
+        return Recording(self, tape, inner)
 
     def attach(self, module: nn.Module) -> bool:
         """Let the layers within record; whether there are any."""

@@ -149,8 +149,8 @@ class Delayed:
             swapping = _swapping(used, other) if is_swapped else nullcontext()
             with swapping, self._drawing(microbatch) as drawn:
                 output = self._whole_model(given, used)
-                with self._draw.loss():
-                    loss = self._loss(output, *wanted.arguments) * share
+                self._draw.enter_loss()
+                loss = self._loss(output, *wanted.arguments) * share
                 losses.append(loss.detach())
             if self._backward is not None and self._is_again(microbatch):
                 data = (given, wanted, share * scale)
@@ -247,8 +247,8 @@ class Delayed:
             with swapping, self._drawing(microbatch):
                 out = self._one_stage(index, leaves.cloned(), again, buffers[index])
                 if index == len(self._stages) - 1:
-                    with self._draw.loss():
-                        out = self._loss(out, *target.arguments) * share
+                    self._draw.enter_loss()
+                    out = self._loss(out, *target.arguments) * share
             if index == len(self._stages) - 1:
                 roots, gradients = [out], [torch.ones_like(out)]
             else:

@@ -78,6 +78,11 @@ class StageForms:
                     return reader
         return None
 
+    def casts(self, stage: int) -> bool:
+        """Whether a stage casts values, as autocast does, as far as is known."""
+        outlines = [outlines[stage] for outlines in self._known.values()]
+        return any(outline is None or outline.casts for outline in outlines)
+
     def repeated(self, stage: int) -> set[str]:
         """The weights that a stage uses more than once, as far as is known."""
         outlines = [outlines[stage] for outlines in self._known.values()]
@@ -176,5 +181,9 @@ class _Gradient:
 
 def _is_unnoticed(loss: object) -> bool:
     """Whether nobody notices that a loss runs: torch's own, or a function without a closure."""
-    is_torchs = (getattr(loss, "__module__", None) or "").startswith("torch.nn.")
-    return is_torchs or (isinstance(loss, FunctionType) and loss.__closure__ is None)
+    return is_torchs(loss) or (isinstance(loss, FunctionType) and loss.__closure__ is None)
+
+
+def is_torchs(loss: object) -> bool:
+    """Whether a loss is one of torch's own, none of which draws."""
+    return (getattr(loss, "__module__", None) or "").startswith("torch.nn.")

@@ -29,7 +29,8 @@ from weft.runtime.split import called
 from weft.runtime.values import Value, learns
 
 MISFIT = re.compile(r"shape|size|\bdim|mismatch|must match|positional argument|out of range")
-PASSING = {"ToCopyBackward0", "TBackward0", "TransposeBackward0"}
+CAST = "ToCopyBackward0"
+PASSING = {CAST, "TBackward0", "TransposeBackward0"}
 UNSUITED = re.compile(r"(?i)fake|meta|symbol|data.dependent|subclass|storage")
 
 
@@ -40,6 +41,7 @@ class Outline(NamedTuple):
     changes_inputs: bool  # in place
     differentiates: bool  # by its inputs, inside the forward
     repeated: tuple[str, ...]  # weights that it uses more than once
+    casts: bool  # values from type to type
 
     @property
     def layout(self) -> Layout:
@@ -102,7 +104,9 @@ def outlined(
         return None
     is_changing = any(leaf._version for value in given for leaf in value.leaves)
     plain = result.with_leaves(leaf.detach() for leaf in result.leaves)
-    return Outline(plain, is_changing, bool(seen), _repeated(twin, result.leaves))
+    is_casting = any(type(node).__name__ == CAST for node in nodes_of(result.leaves))
+    repeated = _repeated(twin, result.leaves)
+    return Outline(plain, is_changing, bool(seen), repeated, is_casting)
 
 
 def _repeated(module: nn.Module, outputs: Sequence[Tensor]) -> tuple[str, ...]:

@@ -51,7 +51,7 @@ from weft.runtime.fit import (
 )
 from weft.runtime.flowing import Flight, Flowing, Site, ring_of
 from weft.runtime.flushing import Flushing
-from weft.runtime.forms import StageForms
+from weft.runtime.forms import StageForms, is_torchs
 from weft.runtime.gradients import Gradients
 from weft.runtime.lags import Scope
 from weft.runtime.locks import Locks, locks_of
@@ -460,6 +460,7 @@ class Pipeline:
         last = self._program.stages - 1
         for (_, index), stage in self._copies.items():
             stage.loss = weighted if index == last else None
+            stage.is_loss_drawing = not is_torchs(self._loss)
 
 
 def _run_in_turn(executors: Sequence[Executor], recording: Recording, waiting: Loopback) -> None:

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import hashlib
 import random
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
@@ -69,7 +68,7 @@ class Drawn:
     base: int
     segments: dict[int, Segment] = field(default_factory=dict)  # by seed
     calls: dict[tuple[int, int], Call] = field(default_factory=dict)  # by segment and module
-    counts: Counter[object] = field(default_factory=Counter)
+    counts: dict[object, int] = field(default_factory=dict)
 
     def segment(self, call: Call, after: Call | None = None) -> Segment:
         """A stretch of a call, known by its seed from now on."""
@@ -87,8 +86,9 @@ class Drawn:
         return self.calls[key]
 
     def _count(self, key: object) -> int:
-        self.counts[key] += 1
-        return self.counts[key] - 1
+        count = self.counts.get(key, 0)
+        self.counts[key] = count + 1
+        return count
 
 
 class Draw:
@@ -116,21 +116,14 @@ class Draw:
         going = _Forward(self, Drawn(_base(self.seed, step, index)), _generators(device))
         return _watching(going, stage) if step < WATCHED else going
 
-    @contextmanager
-    def loss(self) -> Iterator[None]:
-        """Key what the loss draws, inside a forward."""
+    def enter_loss(self) -> None:
+        """Key what the loss draws, at the end of a forward."""
         assert self.drawn is not None
         self.seed_all(self.drawn.segment(Call("loss", 0)))
-        yield
 
-    @contextmanager
-    def backward(self, drawn: Drawn | None) -> Iterator[None]:
+    def backward(self, drawn: Drawn | None) -> _Backward:
         """Let checkpoints inside a backward run modules again as they ran in that forward."""
-        before, self.drawn = self.drawn, drawn
-        try:
-            yield
-        finally:
-            self.drawn = before
+        return _Backward(self, drawn)
 
     def seed_all(self, segment: Segment) -> None:
         for generator in self.generators or _generators(None):
@@ -157,6 +150,21 @@ class _Forward:
         for generator, state in zip(self._generators, self._states, strict=True):
             generator.set_state(state)
         self._draw.drawn, self._draw.generators, self._draw.stack = self._before
+
+
+class _Backward:
+    """A backward under way."""
+
+    __slots__ = ("_before", "_draw", "_drawn")
+
+    def __init__(self, draw: Draw, drawn: Drawn | None) -> None:
+        self._draw, self._drawn = draw, drawn
+
+    def __enter__(self) -> None:
+        self._before, self._draw.drawn = self._draw.drawn, self._drawn
+
+    def __exit__(self, *_: object) -> None:
+        self._draw.drawn = self._before
 
 
 class Keyed:
@@ -234,10 +242,20 @@ class Keyed:
 
 
 class Drawing:
-    """The modules of some stages that may draw; each stage is called by its prefix."""
+    """The modules of some stages that may draw; each stage is called by its prefix.
 
-    def __init__(self, stages: Sequence[tuple[str, nn.Module]], draw: Draw) -> None:
-        self._draw, self._names = draw, _names(stages)
+    Hooks enter and leave them, which takes longer than a small module; all but one, if it is
+    entered by hand.
+    """
+
+    def __init__(
+        self,
+        stages: Sequence[tuple[str, nn.Module]],
+        draw: Draw,
+        *,
+        entered_by_hand: nn.Module | None = None,
+    ) -> None:
+        self._draw, self._names, self._by_hand = draw, _names(stages), entered_by_hand
         self._modules = {id(one): one for _, stage in stages for one in entered(stage)}
         self._keyed: dict[int, Keyed] = {}
         for one in self._modules.values():
@@ -259,7 +277,14 @@ class Drawing:
 
     def _attach(self, module: nn.Module) -> None:
         made = self._keyed[id(module)] = Keyed(module, self._draw, self._names[id(module)])
-        made.attach()
+        if module is not self._by_hand:
+            made.attach()
+
+    def enter(self) -> None:
+        """Enter the module that is entered by hand, if it may draw; nobody has to leave it."""
+        keyed = self._keyed.get(id(self._by_hand))
+        if keyed is not None:
+            keyed.enter()
 
 
 def keyed(module: nn.Module, draw: Draw, prefix: str = "") -> Drawing:

@@ -102,8 +102,8 @@ class Reference:
             with self._draw.forward(microbatch, device=self._device) as drawn:
                 output = self._whole_model(inputs[microbatch])
                 wanted = targets[microbatch].to(self._device).arguments
-                with self._draw.loss():
-                    loss = self._loss(output, *wanted) * shares[microbatch]
+                self._draw.enter_loss()
+                loss = self._loss(output, *wanted) * shares[microbatch]
             with self._draw.backward(drawn), without_autocast(self._device):
                 gradients.append(self._gradients(loss))
             losses.append(loss.detach())

@@ -19,7 +19,7 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 from weft.errors import InputError, WeftError
 from weft.runtime.buffers import Buffers, Snapshot
 from weft.runtime.cast import Cast, without_autocast, without_graph
-from weft.runtime.deferred import Recorder, Tape, apart
+from weft.runtime.deferred import Apart, Recorder, Tape
 from weft.runtime.forms import StageForms
 from weft.runtime.graphs import Graphs
 from weft.runtime.locks import OPEN, Locks
@@ -28,7 +28,7 @@ from weft.runtime.split import called, names_of
 from weft.runtime.stash import Stash, following
 from weft.runtime.state import State
 from weft.runtime.swap import Slots
-from weft.runtime.values import Structure, Value, contiguous, fingerprint, learns
+from weft.runtime.values import TENSOR, Structure, Value, contiguous, fingerprint, learns
 
 Leaves: TypeAlias = tuple[Tensor, ...]
 Gradients: TypeAlias = Sequence[Tensor | None]
@@ -75,8 +75,9 @@ class Stage:
         self.module, self.index = module, index
         self._is_first = is_first
         self.loss: Loss | None = None
+        self.is_loss_drawing = True
         self._draw = draw
-        self._drawing = Drawing([(names_of(module, index), module)], draw)
+        self._drawing = Drawing([(names_of(module, index), module)], draw, entered_by_hand=module)
         self._recorder = Recorder()
         self._is_deferring = is_split and self._recorder.attach(module)
         self._weights, self._slots = [*module.parameters()], Slots(module)
@@ -87,6 +88,7 @@ class Stage:
         self.versions: Versions = ()
         self.is_stashing = True
         self.changes_inputs, self.has_inputs_alone = False, True
+        self._is_casting = True
         self._disturbed_by: int | None = None  # the stage that does so to hooks of its input
         self._structure_of: Callable[[int], Structure | None] = lambda _: None
         self.dtype: torch.dtype | None = None  # of values, where that is not the data's
@@ -101,6 +103,7 @@ class Stage:
     def outline(self, forms: StageForms) -> None:
         """Take what is known of this stage without computing anything."""
         self.changes_inputs = forms.changes_inputs(self.index)
+        self._is_casting = forms.casts(self.index)
         self._structure_of = partial(forms.structure, self.index)
         self._disturbed_by = forms.disturbed_by(self.index)
         repeated = forms.repeated(self.index)
@@ -132,7 +135,7 @@ class Stage:
             value = self._run_kept(microbatch, saved).marked()
             saved.outputs = value.leaves
         self._state.check()
-        return value.with_leaves([self._handed(leaf) for leaf in value.leaves])
+        return Value(tuple([self._handed(leaf) for leaf in value.leaves]), value.structure)
 
     def infer(self, microbatch: int, values: Sequence[Value]) -> Value:
         """The value alone: nothing is kept for a backward, and no buffer changes."""
@@ -203,7 +206,7 @@ class Stage:
     ) -> list[tuple[nn.Parameter, Tensor]]:
         """The gradients of a backward, not added to what is there."""
         learning = [weight for weight in self._weights if weight.requires_grad]
-        with self._going_back(saved), apart(learning) as found:
+        with self._going_back(saved), Apart(learning) as found:
             _backward(outputs, grads)
         return found
 
@@ -211,7 +214,10 @@ class Stage:
 
     def _taken(self, value: Value) -> Value:
         """A value without history that collects the gradients that somebody wants."""
-        return value.with_leaves(map(self._leaf, value.leaves, value.structure.fixed))
+        leaf, structure = self._leaf, value.structure
+        if structure is TENSOR:
+            return Value((leaf(value.leaves[0], False),), structure)
+        return value.with_leaves(map(leaf, value.leaves, structure.fixed))
 
     def _leaf(self, value: Tensor, is_fixed: bool) -> Tensor:
         leaf = self._here(value).detach()
@@ -305,16 +311,21 @@ class Stage:
 
     def _run(self, microbatch: int, saved: Saved, swap: dict[str, Tensor]) -> Value:
         """A forward with these weights and buffers in place of the module's own."""
-        own = torch.clone if self.changes_inputs else _passed_on
-        given = [value.with_leaves(map(own, value.leaves)) for value in saved.values]
+        given = saved.values
+        if self.changes_inputs or self._is_casting:
+            own = torch.clone if self.changes_inputs else _passed_on
+            given = [value.with_leaves(map(own, value.leaves)) for value in given]
         before = self._marks(microbatch, swap) if self.stashes else None
         self._recorder.tape = saved.tape
         try:
             with self._going_forward(microbatch, saved, swap) as saved.drawn:
+                if saved.drawn is not None:
+                    self._drawing.enter()
                 out = called(self.module, given)
                 if self.loss is not None:
-                    with self._draw.loss():
-                        out = self.loss(out, microbatch)
+                    if saved.drawn is not None:
+                        self._draw.enter_loss()
+                    out = self.loss(out, microbatch)
         finally:
             self._recorder.tape = None
         self._check_inputs(given)
@@ -339,7 +350,7 @@ class Stage:
         self, microbatch: int, saved: Saved, swap: dict[str, Tensor]
     ) -> AbstractContextManager[Drawn | None]:
         """Where a forward runs: what it draws is keyed."""
-        is_drawing = bool(self._drawing) or self.loss is not None
+        is_drawing = bool(self._drawing) or (self.loss is not None and self.is_loss_drawing)
         drawing: AbstractContextManager[Drawn | None] = (
             self._draw.forward(microbatch, self.index, self._device)
             if is_drawing
@@ -352,20 +363,20 @@ class Stage:
 
     def _going_back(self, saved: Saved) -> AbstractContextManager[object]:
         """Where a backward runs: a checkpoint in it finds what the forward found."""
-        kinds: list[AbstractContextManager[object]] = []
-        if saved.drawn is not None:
-            kinds.append(self._draw.backward(saved.drawn))
-        if torch.is_autocast_enabled(self._device.type):
+        going: AbstractContextManager[object] = self._draw.backward(saved.drawn)
+        if saved.tape is not None:
+            going = self._recorder.recording(saved.tape, going)
+        is_cast = torch.is_autocast_enabled(self._device.type)
+        if not self.stashes and not is_cast:
+            return going
+        kinds: list[AbstractContextManager[object]] = [going]
+        if is_cast:
             kinds.append(without_autocast(self._device))
         if self.stashes:
             is_kept = self.is_stashing
             kinds.append(
                 self._slots.holding(self._leaves(saved)) if is_kept else self._without_forwards()
             )
-        if saved.tape is not None:
-            kinds.append(self._recorder.recording(saved.tape))
-        if len(kinds) < 2:
-            return kinds[0] if kinds else nullcontext()
         return _together(nullcontext(), *kinds)
 
     @contextmanager

@@ -55,7 +55,7 @@ class Structure:
     @property
     def fixed(self) -> tuple[bool, ...]:
         """Which leaves want no gradient though they could have one."""
-        return _fixed(self)
+        return (False,) if self is TENSOR else _fixed(self)
 
     @property
     def unmarked(self) -> Structure:
@@ -116,6 +116,8 @@ class Value(NamedTuple):
     @property
     def arguments(self) -> tuple[Any, ...]:
         """The value as arguments: a tuple is spread."""
+        if self.structure.kind is None:
+            return self.leaves
         tree = self.tree
         return tree if type(tree) is tuple else (tree,)
 
@@ -124,6 +126,8 @@ class Value(NamedTuple):
 
     def marked(self) -> Value:
         """The same, with what wants no gradient marked."""
+        if self.structure is TENSOR and self.leaves[0].requires_grad:
+            return self
         fixed = tuple([learns(leaf) and not leaf.requires_grad for leaf in self.leaves])
         return Value(self.leaves, _marked(self.structure, fixed)) if any(fixed) else self
 
@@ -139,7 +143,8 @@ class Value(NamedTuple):
 
     def packed(self) -> list[Tensor | Structure]:
         """What travels."""
-        return [*self.leaves] if self.structure.is_plain else [*self.leaves, self.structure]
+        is_plain = self.structure is TENSOR or self.structure.is_plain
+        return [*self.leaves] if is_plain else [*self.leaves, self.structure]
 
     @classmethod
     def unpacked(cls, content: Sequence[Any]) -> Value:

@@ -233,8 +233,8 @@ def _losses(
         wanted = targets[microbatch]
         with draw.forward(microbatch) as drawn:
             output = whole(inputs[microbatch])
-            with draw.loss():
-                found = loss(output, *(wanted if isinstance(wanted, tuple) else (wanted,)))
+            draw.enter_loss()
+            found = loss(output, *(wanted if isinstance(wanted, tuple) else (wanted,)))
         yield drawn, found * shares[microbatch]
 
 

@@ -148,7 +148,7 @@ class Delayed:
             is_swapped = self._backward is not None and not self._is_again(microbatch)
             swapping = _swapping(used, other) if is_swapped else nullcontext()
             with swapping, self._drawing(microbatch) as drawn:
-                output = self._whole_model(given, used)
+                output = self._whole_model(given.cloned(), used)
                 self._draw.enter_loss()
                 loss = self._loss(output, *wanted.arguments) * share
                 losses.append(loss.detach())

@@ -6,7 +6,7 @@ gradients in a first run, as only that shows which of them there are.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import FunctionType
 from typing import TypeAlias
 
@@ -63,8 +63,7 @@ class StageForms:
 
     def changes_inputs(self, stage: int) -> bool:
         """Whether a stage changes what it is given in place, as far as is known."""
-        outlines = [outlines[stage] for outlines in self._known.values()]
-        return any(outline is None or outline.changes_inputs for outline in outlines)
+        return any(one is None or one.changes_inputs for one in self._of_run(stage))
 
     def disturbed_by(self, stage: int) -> int | None:
         """The reader, if there is one, for which torch treats hooks of a value in another way.
@@ -73,20 +72,28 @@ class StageForms:
         nothing is known of it.
         """
         for reader in self._graph.successors[stage]:
-            for outline in (outlines[reader] for outlines in self._known.values()):
-                if outline is None or outline.changes_inputs or outline.differentiates:
+            for one in self._of_run(reader):
+                if one is None or one.changes_inputs or one.differentiates:
                     return reader
         return None
 
     def casts(self, stage: int) -> bool:
         """Whether a stage casts values, as autocast does, as far as is known."""
-        outlines = [outlines[stage] for outlines in self._known.values()]
-        return any(outline is None or outline.casts for outline in outlines)
+        return any(one is None or one.casts for one in self._of_run(stage))
 
-    def repeated(self, stage: int) -> set[str]:
-        """The weights that a stage uses more than once, as far as is known."""
-        outlines = [outlines[stage] for outlines in self._known.values()]
-        return {name for outline in outlines if outline is not None for name in outline.repeated}
+    def repeated(self, stage: int) -> set[str] | None:
+        """The weights that a stage uses more than once; None where that is not known."""
+        found = set[str]()
+        for one in self._of_run(stage):
+            if one is None:
+                return None
+            found.update(one.repeated)
+        return found
+
+    def _of_run(self, stage: int) -> Iterator[Outline | None]:
+        """The outlines of a stage in the run at hand."""
+        for key in dict.fromkeys(self._keys.values()):
+            yield self._known[key][stage]
 
     def structure(self, stage: int, microbatch: int) -> Structure | None:
         """How what a stage returns is made up; None where that is not known."""

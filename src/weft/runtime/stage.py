@@ -106,9 +106,15 @@ class Stage:
         self._is_casting = forms.casts(self.index)
         self._structure_of = partial(forms.structure, self.index)
         self._disturbed_by = forms.disturbed_by(self.index)
+        self._recorder.whole = {id(weight) for weight in self._undeferred(forms)}
+
+    def _undeferred(self, forms: StageForms) -> Iterator[nn.Parameter]:
+        """Weights of which it is known, or under autocast may be, that they have several uses."""
         repeated = forms.repeated(self.index)
-        named = self.module.named_parameters()
-        self._recorder.whole = {id(weight) for name, weight in named if name in repeated}
+        is_cast = torch.is_autocast_enabled(self._device.type)
+        for name, weight in self.module.named_parameters():
+            if name in repeated if repeated is not None else is_cast:
+                yield weight
 
     def forward(
         self,

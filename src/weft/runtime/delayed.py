@@ -33,7 +33,7 @@ from weft.runtime.randomness import Draw, Drawing, Drawn
 from weft.runtime.reference import copied, handed
 from weft.runtime.split import called, names_of
 from weft.runtime.swap import Slots
-from weft.runtime.values import Value, contiguous, learns
+from weft.runtime.values import Value, contiguous
 
 Version: TypeAlias = Callable[[int, int, int], int]  # of an update, a microbatch of it, a stage
 Recomputed: TypeAlias = Callable[[int, int, int], bool]  # of the same
@@ -237,8 +237,9 @@ class Delayed:
                 values.append(Value.of(out, f"stage {index}"))
         gradients: Sequence[Tensor | None] = ()
         for index in reversed(range(len(self._stages))):
-            leaves = values[index].with_leaves(contiguous(leaf) for leaf in values[index].leaves)
-            passing = [leaf for leaf in leaves.leaves if index and learns(leaf)]
+            leaves = values[index].with_leaves(map(contiguous, values[index].leaves))
+            pairs = zip(leaves.leaves, values[index].leaves, strict=True)
+            passing = [leaf for leaf, made in pairs if index and made.requires_grad]
             for leaf in passing:
                 leaf.requires_grad_()
             is_again = self._recompute(self.updates, microbatch, index)
@@ -252,10 +253,9 @@ class Delayed:
             if index == len(self._stages) - 1:
                 roots, gradients = [out], [torch.ones_like(out)]
             else:
-                outputs = [leaf for leaf in Value.of(out, "").leaves if learns(leaf)]
-                pairs = [(o, g) for o, g in zip(outputs, gradients, strict=True) if g is not None]
-                pairs = [(o, g) for o, g in pairs if o.requires_grad]
-                roots, gradients = [o for o, _ in pairs], [g for _, g in pairs]
+                outputs = [leaf for leaf in Value.of(out, "").leaves if leaf.requires_grad]
+                both = [(o, g) for o, g in zip(outputs, gradients, strict=True) if g is not None]
+                roots, gradients = [o for o, _ in both], [g for _, g in both]
             if roots:
                 with without_autocast(self._device):
                     torch.autograd.backward(roots, gradients)

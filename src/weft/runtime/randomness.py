@@ -109,11 +109,19 @@ class Draw:
         return self.places.get(microbatch, (self.step, microbatch))
 
     def forward(
-        self, microbatch: int, stage: int | None = None, device: torch.device | None = None
+        self,
+        microbatch: int,
+        stage: int | None = None,
+        device: torch.device | None = None,
+        inside: Keyed | None = None,
     ) -> AbstractContextManager[Drawn]:
-        """Key all that is drawn here; the global generators are left as they were."""
+        """Key all that is drawn here; the global generators are left as they were.
+
+        Whoever calls a module by hand is `inside` it from the start.
+        """
         step, index = self.place(microbatch)
-        going = _Forward(self, Drawn(_base(self.seed, step, index)), _generators(device))
+        drawn = Drawn(_base(self.seed, step, index))
+        going = _Forward(self, drawn, _generators(device), inside)
         return _watching(going, stage) if step < WATCHED else going
 
     def enter_loss(self) -> None:
@@ -133,17 +141,27 @@ class Draw:
 class _Forward:
     """A forward under way."""
 
-    __slots__ = ("_before", "_draw", "_drawn", "_generators", "_states")
+    __slots__ = ("_before", "_draw", "_drawn", "_generators", "_inside", "_states")
 
-    def __init__(self, draw: Draw, drawn: Drawn, generators: list[torch.Generator]) -> None:
+    def __init__(
+        self,
+        draw: Draw,
+        drawn: Drawn,
+        generators: list[torch.Generator],
+        inside: Keyed | None,
+    ) -> None:
         self._draw, self._drawn, self._generators = draw, drawn, generators
+        self._inside = inside
 
     def __enter__(self) -> Drawn:
         draw = self._draw
         self._before = draw.drawn, draw.generators, draw.stack
         draw.drawn, draw.generators, draw.stack = self._drawn, self._generators, []
         self._states = [generator.get_state() for generator in self._generators]
-        draw.seed_all(self._drawn.segment(ROOT))
+        if self._inside is None:
+            draw.seed_all(self._drawn.segment(ROOT))
+        else:
+            self._inside.begin(self._drawn)
         return self._drawn
 
     def __exit__(self, *_: object) -> None:
@@ -209,10 +227,18 @@ class Keyed:
             segment = draw.stack[-1][0] if draw.stack else drawn.segment(ROOT)
         call = drawn.call(segment, self)
         draw.stack.append((segment, call))
-        mine = drawn.segment(call)
-        draw.seed_all(mine)
+        self._seed(drawn.segment(call))
+
+    def begin(self, drawn: Drawn) -> None:
+        """Enter as the first; nobody has to leave."""
+        name = self.names[0]
+        drawn.counts[name] = 1
+        self._seed(drawn.segment(Call(name, 0)))
+
+    def _seed(self, segment: Segment) -> None:
+        self._draw.seed_all(segment)
         for name, generator in self._own:
-            generator.manual_seed(_mixed(mine.seed, _digest(name)))
+            generator.manual_seed(_mixed(segment.seed, _digest(name)))
 
     def leave(self) -> None:
         draw = self._draw
@@ -280,11 +306,10 @@ class Drawing:
         if module is not self._by_hand:
             made.attach()
 
-    def enter(self) -> None:
-        """Enter the module that is entered by hand, if it may draw; nobody has to leave it."""
-        keyed = self._keyed.get(id(self._by_hand))
-        if keyed is not None:
-            keyed.enter()
+    @property
+    def by_hand(self) -> Keyed | None:
+        """The module that is entered by hand, if it may draw."""
+        return self._keyed.get(id(self._by_hand))
 
 
 def keyed(module: nn.Module, draw: Draw, prefix: str = "") -> Drawing:

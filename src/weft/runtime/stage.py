@@ -325,8 +325,6 @@ class Stage:
         self._recorder.tape = saved.tape
         try:
             with self._going_forward(microbatch, saved, swap) as saved.drawn:
-                if saved.drawn is not None:
-                    self._drawing.enter()
                 out = called(self.module, given)
                 if self.loss is not None:
                     if saved.drawn is not None:
@@ -358,7 +356,7 @@ class Stage:
         """Where a forward runs: what it draws is keyed."""
         is_drawing = bool(self._drawing) or (self.loss is not None and self.is_loss_drawing)
         drawing: AbstractContextManager[Drawn | None] = (
-            self._draw.forward(microbatch, self.index, self._device)
+            self._draw.forward(microbatch, self.index, self._device, self._drawing.by_hand)
             if is_drawing
             else nullcontext()
         )

@@ -740,6 +740,46 @@ def test_copies_are_counted_over_all_ranks() -> None:
         assert by_rank == [({0: 1, 1: 1}, {0: 2, 1: 2})] * 2
 
 
+# freezing
+
+
+def unfrozen(transport: str = "auto") -> bool:
+    """Whether a part of a stage that learns from the second step on is as in the reference."""
+    torch.manual_seed(0)
+    stages = [nn.Sequential(line(), line()), nn.Sequential(line(), line())]
+    copies = copy.deepcopy(stages)
+    pipeline = Pipeline(stages, WHOLE, loss=squared, optimizer=adam, transport=transport)  # type: ignore[arg-type]
+    reference = Reference(copies, WHOLE, loss=squared, optimizer=adam)
+    for one in (*stages, *copies):
+        one[0].requires_grad_(False)
+    for step, (batch, target) in enumerate(batches(8, 3)):
+        for one in (*stages, *copies) if step == 1 else ():
+            one[0].requires_grad_(True)
+        pipeline.step(batch, target)
+        reference.step(batch, target)
+    return all(
+        torch.equal(value, copies[index].state_dict()[name])
+        for (_, index), module in pipeline.modules.items()
+        for name, value in module.state_dict().items()
+    )
+
+
+def test_what_is_frozen_may_learn_later() -> None:
+    assert unfrozen()
+    for by_rank in over_transports(2, unfrozen):
+        assert by_rank == [True, True]
+
+
+def test_a_stage_without_an_optimizer_may_not_begin_to_learn() -> None:
+    for program in (WHOLE, pipedream(devices=2, microbatches=1)):
+        stages = [line().requires_grad_(False), line()]
+        pipeline = Pipeline(stages, program, loss=squared, optimizer=adam)
+        pipeline.step(*batches(8, 1)[0])
+        stages[0].requires_grad_(True)
+        with pytest.raises(InputError, match=r"stage 0 has no optimizer, .* weight weight learns"):
+            pipeline.step(*batches(8, 1)[0])
+
+
 # what is refused
 
 

@@ -201,7 +201,7 @@ class Apart:
             weight.grad = before
 
 
-class Recording:
+class Writing:
     """Lets a backward write to a tape, and whatever a checkpoint runs again in it."""
 
     __slots__ = ("_inner", "_recorder", "_tape")
@@ -235,9 +235,9 @@ class Recorder:
     def __deepcopy__(self, memo: dict[int, object]) -> Recorder:
         return self  # of no use to a copy of the stage, which records for itself
 
-    def recording(self, tape: Tape, inner: AbstractContextManager[object]) -> Recording:
+    def recording(self, tape: Tape, inner: AbstractContextManager[object]) -> Writing:
         """Where a backward writes to a tape, inside of which it runs."""
-        return Recording(self, tape, inner)
+        return Writing(self, tape, inner)
 
     def attach(self, module: nn.Module) -> bool:
         """Let the layers within record; whether there are any."""

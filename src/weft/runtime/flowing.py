@@ -32,6 +32,7 @@ from weft.runtime.lags import under_way
 from weft.runtime.ledger import Losses
 from weft.runtime.locks import Locks
 from weft.runtime.makers import Makers
+from weft.runtime.modules import refuse_unfrozen
 from weft.runtime.parts import Part, Tie
 from weft.runtime.randomness import Draw
 from weft.runtime.rules import Rules
@@ -143,6 +144,7 @@ class Flowing:
     def step(self, inputs: Data, targets: Data, shares: Sequence[float], run: int) -> Losses:
         """Take the microbatches of one update, and run as far as they reach."""
         update, count = self.updates, self._program.microbatches
+        refuse_unfrozen({s: one.module for s, one in self._copies.items() if not one.stashes})
         for stage, copy in self._copies.items():
             copy.loss = None if self._program.graph.successors[stage] else self._weighted
         first = (update - self._rules.origin) * count

@@ -13,6 +13,7 @@ from weft.errors import NonfiniteError
 from weft.runtime.executor import Executor
 from weft.runtime.gradients import Gradients
 from weft.runtime.makers import Makers, Nonfinite
+from weft.runtime.modules import refuse_unfrozen
 from weft.runtime.result import Result
 from weft.runtime.stage import Stage
 
@@ -35,6 +36,11 @@ class Flushing:
         made = [makers.both([*stage.module.named_parameters()]) for stage in copies.values()]
         self.optimizers: list[Optimizer] = [one for one, _ in made if one is not None]
         self._schedulers = [one for _, one in made if one is not None]
+        self._frozen = {
+            stage.index: stage.module
+            for stage, (one, _) in zip(copies.values(), made, strict=True)
+            if one is None and makers.optimizer is not None
+        }
         self._piled: list[Result] = []  # batches whose gradients wait for an update
         self._is_updating = makers.optimizer is not None
         self._before: list[tuple[nn.Parameter, Tensor]] = []  # gradients that are the user's
@@ -73,6 +79,7 @@ class Flushing:
                 if is_watched and not torch.isfinite(norm):
                     reason = f"the norm of the gradients of step {number} is {norm:g}"
         if not reason:
+            refuse_unfrozen(self._frozen)
             for optimizer in self.optimizers:
                 optimizer.step()
             for scheduler in self._schedulers:

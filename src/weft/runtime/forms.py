@@ -37,6 +37,7 @@ class StageForms:
     ) -> None:
         self._stages, self._graph, self._loss, self._dtype = stages, graph, loss, dtype
         self._is_compiled = any(is_compiled(one) for stage in stages for one in stage.modules())
+        self._weights = [weight for stage in stages for weight in stage.parameters()]
         self._known: dict[object, Outlines] = {}
         self._keys: dict[int, object] = {}  # of the microbatches at hand
         self._gradients: dict[Edge, Layout] = {}
@@ -122,23 +123,23 @@ class StageForms:
             self._seen[edge] = None
 
     def _way(self) -> object:
-        """What changes how stages run, besides shapes: their modes, and autocast."""
+        """What changes how stages run, besides shapes: modes, what learns, and autocast."""
         modes = tuple(stage.training for stage in self._stages)
+        learning = bytes(weight.requires_grad for weight in self._weights)
         device = self._device.type
         is_cast = torch.is_autocast_enabled(device)
-        return modes, torch.get_autocast_dtype(device) if is_cast else None
+        return modes, learning, torch.get_autocast_dtype(device) if is_cast else None
 
     @property
     def _device(self) -> torch.device:
-        weights = (weight for stage in self._stages for weight in stage.parameters())
-        return next((weight.device for weight in weights), torch.device("cpu"))
+        return next((weight.device for weight in self._weights), torch.device("cpu"))
 
     def _outlines(self, data: Value, target: Value) -> Outlines:
         found: Outlines = []
         stage = 0
         try:
-            with outlining(is_compiled=self._is_compiled) as mode:
-                first = faked(data, mode)
+            with outlining(is_compiled=self._is_compiled):
+                first = faked(data)
                 for stage, module in enumerate(self._stages):
                     before = [found[other] for other in self._graph.predecessors[stage]]
                     if None in before:
@@ -147,10 +148,10 @@ class StageForms:
                     values = [outline.value for outline in before if outline is not None]
                     is_first = not before
                     given = [first] if is_first else values
-                    found.append(outlined(module, given, mode, self._dtype, is_first=is_first))
+                    found.append(outlined(module, given, self._dtype, is_first=is_first))
                 last = found[-1]
                 if last is not None and _is_unnoticed(self._loss):
-                    self._loss(last.value.tree, *faked(target, mode).arguments)
+                    self._loss(last.value.tree, *faked(target).arguments)
         except Misfit as error:
             raise self._misfit(f"stage {stage}", data, error) from error
         except Exception as error:

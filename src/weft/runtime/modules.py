@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 
 from torch import nn
@@ -39,6 +39,17 @@ def refuse_unsuited(stages: Sequence[nn.Module], loss: Callable[..., object]) ->
                 f"the loss has weights to learn ({type(module).__name__}), which no stage trains;"
                 f" make it part of the last stage"
             )
+
+
+def refuse_unfrozen(frozen: Mapping[int, nn.Module]) -> None:
+    """Refuse stages that have no optimizer, as nothing in them learned, and learn now."""
+    for index, module in frozen.items():
+        for name, weight in module.named_parameters():
+            if weight.requires_grad:
+                raise InputError(
+                    f"stage {index} has no optimizer, as it was frozen when the pipeline was made,"
+                    f" and its weight {name} learns now; make the pipeline again"
+                )
 
 
 def _wrapper(module: nn.Module) -> str | None:

@@ -53,7 +53,7 @@ class Misfit(Exception):
 
 
 @contextmanager
-def outlining(*, is_compiled: bool) -> Iterator[FakeTensorMode]:
+def outlining(*, is_compiled: bool) -> Iterator[None]:
     """Where outlines are made: eagerly, and with nothing drawn."""
     python, numpy = random.getstate(), np.random.get_state()
     log = logging.getLogger("torch._subclasses.fake_tensor")
@@ -62,7 +62,7 @@ def outlining(*, is_compiled: bool) -> Iterator[FakeTensorMode]:
     try:
         stance = torch.compiler.set_stance("force_eager") if is_compiled else nullcontext()
         with stance, torch.enable_grad(), mode, _quiet():
-            yield mode
+            yield
     finally:
         log.level = level
         random.setstate(python)
@@ -79,7 +79,6 @@ def _quiet() -> Iterator[None]:
 def outlined(
     stage: nn.Module,
     values: Sequence[Value],
-    mode: FakeTensorMode,
     dtype: torch.dtype | None = None,
     *,
     is_first: bool,
@@ -88,8 +87,8 @@ def outlined(
     if any(_is_watched(module) for module in stage.modules()):
         return None
     try:
-        weights = {id(weight): _fake(weight, mode, dtype) for weight in stage.parameters()}
-        buffers = {id(buffer): _fake(buffer, mode, None) for buffer in stage.buffers()}
+        weights = {id(weight): _fake(weight, dtype) for weight in stage.parameters()}
+        buffers = {id(buffer): _fake(buffer, None) for buffer in stage.buffers()}
         twin = copy.deepcopy(stage, {**weights, **buffers})
         given = [_given(value, dtype, is_first=is_first) for value in values]
         seen: list[Tensor] = []
@@ -130,11 +129,12 @@ def _is_watched(module: nn.Module) -> bool:
     return any(not isinstance(getattr(hook, "__self__", None), Keyed) for hook in hooks)
 
 
-def faked(value: Value, mode: FakeTensorMode) -> Value:
-    return value.with_leaves(_fake(leaf, mode, None) for leaf in value.leaves)
+def faked(value: Value) -> Value:
+    """A value without memory, where outlines are made."""
+    return value.with_leaves(_fake(leaf, None) for leaf in value.leaves)
 
 
-def _fake(value: Tensor, mode: FakeTensorMode, dtype: torch.dtype | None) -> Tensor:
+def _fake(value: Tensor, dtype: torch.dtype | None) -> Tensor:
     made = torch.empty(
         value.shape,
         dtype=dtype if dtype and value.is_floating_point() else value.dtype,

@@ -98,6 +98,11 @@ class Stage:
         """Look at what may have changed since the last step."""
         self._drawing.look()
         versioned = {weight for stash in self.stashes for weight in stash.parameters}
+        if versioned and any(w.requires_grad and w not in versioned for w in self._weights):
+            raise InputError(
+                f"stage {self.index} has a weight that was frozen when the pipeline was made, so"
+                f" that it has no versions, and learns now; make the pipeline again"
+            )
         self._state.begin(locks, versioned, is_watched=self._draw.step < WATCHED)
 
     def outline(self, forms: StageForms) -> None:

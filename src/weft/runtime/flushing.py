@@ -47,6 +47,7 @@ class Flushing:
 
     def step(self, run: Callable[[], Result], number: int, *, is_updated: bool) -> Result:
         """Forward and backward of one batch, and an update unless gradients shall pile up."""
+        refuse_unfrozen(self._frozen)
         if not self._is_updating and not self._piled:
             self._set_aside()
         try:
@@ -79,7 +80,6 @@ class Flushing:
                 if is_watched and not torch.isfinite(norm):
                     reason = f"the norm of the gradients of step {number} is {norm:g}"
         if not reason:
-            refuse_unfrozen(self._frozen)
             for optimizer in self.optimizers:
                 optimizer.step()
             for scheduler in self._schedulers:

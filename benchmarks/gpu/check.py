@@ -26,7 +26,7 @@ import weft
 from weft.ir.program import Program
 from weft.runtime.delayed import versions_of
 from weft.runtime.fit import is_flowing
-from weft.runtime.lags import scoped
+from weft.runtime.weights.staleness import scoped
 from weft.schedules import REGISTRY, Shape
 
 GPU = torch.device("cuda", 0)

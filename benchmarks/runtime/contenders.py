@@ -25,9 +25,9 @@ from weft.ir.kinds import Kind
 from weft.ir.lanes import Lane
 from weft.ir.program import Program
 from weft.runtime.fit import computed
-from weft.runtime.randomness import Draw
-from weft.runtime.stage import Stage
-from weft.runtime.values import Value
+from weft.runtime.stage.randomness import Draw
+from weft.runtime.stage.stage import Stage
+from weft.runtime.stage.values import Value
 from weft.schedules import REGISTRY, Shape
 
 Samples = NDArray[np.float64]

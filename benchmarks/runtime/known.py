@@ -46,7 +46,7 @@ class Sleeping(nn.Module):
         out: Tensor = _Input.apply(value) + _Weight.apply(self.weight, self._nap)
         return out
 
-    # By these, Weft runs I and W apart (`weft.runtime.deferred`); torch finds the two branches.
+    # By these, Weft runs I and W apart (`weft.runtime.stage.deferred`); torch finds both branches.
 
     def input_grad(self, value: Tensor, gradient: Tensor) -> Tensor:
         time.sleep(NAP)

@@ -6,7 +6,7 @@ import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from weft.runtime.mesh import Mesh
+from weft.runtime.ranks.mesh import Mesh
 
 
 @contextmanager

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from tests.runtime.models import Data
 from weft.runtime.batch import cut, weights_of
-from weft.runtime.randomness import Draw, keyed
-from weft.runtime.split import called
+from weft.runtime.stage.randomness import Draw, keyed
+from weft.runtime.stage.split import called
 
 
 class Plain:

@@ -13,7 +13,7 @@ from weft.errors import InputError
 from weft.ir.program import Program
 from weft.runtime import split
 from weft.runtime.batch import cut
-from weft.runtime.values import Value
+from weft.runtime.stage.values import Value
 from weft.schedules import chimera, one_f_one_b, zbv
 
 Ragged = list[tuple[list[Tensor], list[Tensor]]]

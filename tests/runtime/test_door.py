@@ -20,8 +20,8 @@ from tests.runtime.models import batches, linear, squared
 from tests.runtime.ranks import Ended, run
 from weft.errors import InputError, RankError
 from weft.runtime import Pipeline
-from weft.runtime.addresses import Address, Addresses
-from weft.runtime.door import (
+from weft.runtime.ranks.addresses import Address, Addresses
+from weft.runtime.ranks.door import (
     HELLO,
     MOST_GUESTS,
     PAUSE,
@@ -32,7 +32,7 @@ from weft.runtime.door import (
     listening_far,
     listening_near,
 )
-from weft.runtime.keys import PRIME, Key
+from weft.runtime.ranks.keys import PRIME, Key
 from weft.schedules import one_f_one_b
 
 PROGRAM = one_f_one_b(devices=2, microbatches=4)

@@ -18,9 +18,9 @@ from weft.lower import split as split_backward
 from weft.notation import token
 from weft.runtime import Delay, Pipeline, Scale, flowing
 from weft.runtime import delayed as versions
-from weft.runtime.flow import Item, flight
-from weft.runtime.stash import Stash
+from weft.runtime.lane.flow import Item, flight
 from weft.runtime.transport.loopback import Loopback
+from weft.runtime.weights.versions import Stash
 from weft.schedules import one_f_one_b, pipedream_2bw
 
 ALL = [case for devices in (2, 3, 4) for case in cases(devices)]

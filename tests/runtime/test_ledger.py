@@ -8,7 +8,7 @@ from torch import Tensor
 
 from tests.runtime.meshes import meshes
 from weft.errors import RankError
-from weft.runtime.ledger import Ledger
+from weft.runtime.ranks.losses import Ledger
 
 
 def losses(*microbatches: int) -> dict[int, Tensor]:

@@ -11,7 +11,7 @@ import pytest
 
 from tests.runtime.meshes import meshes
 from weft.errors import RankError
-from weft.runtime.mesh import FRAME, Mesh, Record
+from weft.runtime.ranks.mesh import FRAME, Mesh, Record
 
 
 def heard_by(mesh: Mesh) -> list[tuple[int, bytes]]:

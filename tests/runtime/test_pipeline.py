@@ -24,9 +24,9 @@ from weft.ir.kinds import Kind
 from weft.ir.placement import Placement
 from weft.ir.program import Program
 from weft.runtime import Pipeline, Reference, split
-from weft.runtime.randomness import Draw
-from weft.runtime.stage import Stage
-from weft.runtime.values import Value
+from weft.runtime.stage.randomness import Draw
+from weft.runtime.stage.stage import Stage
+from weft.runtime.stage.values import Value
 from weft.schedules import gpipe, one_f_one_b
 
 

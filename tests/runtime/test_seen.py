@@ -56,7 +56,7 @@ class Working(nn.Module):
 
 def measured(monkeypatch: pytest.MonkeyPatch, more: float) -> Timeline:
     clock = Clock()
-    monkeypatch.setattr("weft.runtime.clock.time", clock)
+    monkeypatch.setattr("weft.runtime.ranks.clock.time", clock)
     stages = [Working(clock, more if index == 2 else 0.0) for index in range(4)]
     ((batch, target),) = batches(16, 1)
     return Pipeline(stages, PROGRAM, loss=squared).step(batch, target).timeline

@@ -14,9 +14,9 @@ import torch
 from tests.runtime.meshes import meshes
 from weft.errors import RankError
 from weft.ir.kinds import Direction
-from weft.runtime.message import Message, Receive, Route, Send, Unknown
+from weft.runtime.ranks.window import Windows
+from weft.runtime.transport.message import Message, Receive, Route, Send, Unknown
 from weft.runtime.transport.shared import KEPT, KNOWN, PAGE, Shared
-from weft.runtime.window import Windows
 
 WINDOW = 4
 

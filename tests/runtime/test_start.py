@@ -16,8 +16,8 @@ from tests.runtime.models import batches, linear, squared
 from tests.runtime.ranks import Ended, run
 from weft.errors import Disagreement, RankError
 from weft.runtime import Pipeline
-from weft.runtime.addresses import Addresses
-from weft.runtime.rendezvous import _Meeting
+from weft.runtime.ranks.addresses import Addresses
+from weft.runtime.ranks.rendezvous import _Meeting
 from weft.runtime.transport.exchange import Gathered
 from weft.schedules import one_f_one_b
 

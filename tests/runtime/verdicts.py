@@ -33,7 +33,7 @@ from weft.runtime import Delayed, Pipeline, Reference
 from weft.runtime import delayed as versions
 from weft.runtime.delayed import Order, Recomputed, order_of, versions_of
 from weft.runtime.fit import check_fit, flowing
-from weft.runtime.lags import scoped
+from weft.runtime.weights.staleness import scoped
 from weft.schedules import REGISTRY, Shape
 from weft.verify import Finding
 

@@ -1,13 +1,13 @@
 """The runtime: torch begins here. A verified program runs on real modules, with exact gradients."""
 
-from weft.runtime.delay import Delay
 from weft.runtime.delayed import Delayed
 from weft.runtime.flowing import Flight
 from weft.runtime.pipeline import Pipeline
 from weft.runtime.reference import Reference
 from weft.runtime.result import Result
-from weft.runtime.scale import Scale
-from weft.runtime.split import split
+from weft.runtime.stage.split import split
+from weft.runtime.weights.delay import Delay
+from weft.runtime.weights.scaling import Scale
 
 __all__ = [
     "Delay",

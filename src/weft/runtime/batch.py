@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from weft.errors import InputError
-from weft.runtime.values import Value
+from weft.runtime.stage.values import Value
 
 Data: TypeAlias = Any  # a tree of tensors, or a list of them, one for each microbatch
 

@@ -27,13 +27,13 @@ from weft.ir.kinds import Kind
 from weft.ir.lanes import Period
 from weft.ir.program import Program
 from weft.runtime.batch import Data, cut, weights_of
-from weft.runtime.cast import without_autocast
-from weft.runtime.deferred import accumulate, hooked
-from weft.runtime.randomness import Draw, Drawing, Drawn
 from weft.runtime.reference import copied, handed
-from weft.runtime.split import called, names_of
-from weft.runtime.swap import Slots
-from weft.runtime.values import Value, contiguous
+from weft.runtime.stage.cast import without_autocast
+from weft.runtime.stage.deferred import accumulate, hooked
+from weft.runtime.stage.randomness import Draw, Drawing, Drawn
+from weft.runtime.stage.split import called, names_of
+from weft.runtime.stage.swap import Slots
+from weft.runtime.stage.values import Value, contiguous
 
 Version: TypeAlias = Callable[[int, int, int], int]  # of an update, a microbatch of it, a stage
 Recomputed: TypeAlias = Callable[[int, int, int], bool]  # of the same

@@ -23,27 +23,27 @@ from weft.cost import Share as Unit
 from weft.errors import WeftError
 from weft.ir.program import Program
 from weft.ir.versions import resident_versions
-from weft.runtime.bind import Setting
-from weft.runtime.clock import Recording
-from weft.runtime.delay import Delay
-from weft.runtime.flow import Flow, Item, flight, most_in_flight, run_of
-from weft.runtime.forms import StageForms
-from weft.runtime.lags import under_way
-from weft.runtime.ledger import Losses
-from weft.runtime.locks import Locks
-from weft.runtime.makers import Makers
-from weft.runtime.modules import refuse_unfrozen
-from weft.runtime.parts import Part, Tie
-from weft.runtime.randomness import Draw
-from weft.runtime.rules import Rules
-from weft.runtime.runner import Runner
-from weft.runtime.stage import Stage
-from weft.runtime.stash import Stash
-from weft.runtime.steps import Loss
-from weft.runtime.ties import End
+from weft.runtime.lane.bind import Setting
+from weft.runtime.lane.flow import Flow, Item, flight, most_in_flight, run_of
+from weft.runtime.lane.runner import Runner
+from weft.runtime.lane.steps import Loss
+from weft.runtime.ranks.clock import Recording
+from weft.runtime.ranks.losses import Losses
+from weft.runtime.ranks.world import World
+from weft.runtime.stage.locks import Locks
+from weft.runtime.stage.modules import refuse_unfrozen
+from weft.runtime.stage.randomness import Draw
+from weft.runtime.stage.shapes import StageForms
+from weft.runtime.stage.stage import Stage
+from weft.runtime.stage.values import Value
 from weft.runtime.transport.loopback import Loopback
-from weft.runtime.values import Value
-from weft.runtime.world import World
+from weft.runtime.weights.delay import Delay
+from weft.runtime.weights.factories import Makers
+from weft.runtime.weights.groups import Part, Tie
+from weft.runtime.weights.policy import Rules
+from weft.runtime.weights.staleness import under_way
+from weft.runtime.weights.ties import End
+from weft.runtime.weights.versions import Stash
 from weft.timeline import Timeline
 
 RECORDED = 64  # updates behind each drain whose actions are recorded

@@ -10,12 +10,12 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from weft.errors import NonfiniteError
-from weft.runtime.executor import Executor
-from weft.runtime.gradients import Gradients
-from weft.runtime.makers import Makers, Nonfinite
-from weft.runtime.modules import refuse_unfrozen
+from weft.runtime.lane.executor import Executor
 from weft.runtime.result import Result
-from weft.runtime.stage import Stage
+from weft.runtime.stage.modules import refuse_unfrozen
+from weft.runtime.stage.stage import Stage
+from weft.runtime.weights.exchange import Gradients
+from weft.runtime.weights.factories import Makers, Nonfinite
 
 
 class Flushing:

@@ -27,19 +27,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from weft.errors import Disagreement, InputError, NonfiniteError, WeftError
 from weft.ir.kinds import Kind
 from weft.ir.program import Program
-from weft.runtime.agreement import (
-    refuse_different,
-    refuse_different_weights,
-    structure,
-    sums_of_copies,
-    sums_of_ends,
-)
 from weft.runtime.batch import Data, checksum, cut, weights_of
-from weft.runtime.bind import Forward, Setting
-from weft.runtime.blame import failure_of
-from weft.runtime.clock import Recording
-from weft.runtime.delay import Delay
-from weft.runtime.executor import Executor, Losses
 from weft.runtime.fit import (
     check_fit,
     computed,
@@ -51,20 +39,32 @@ from weft.runtime.fit import (
 )
 from weft.runtime.flowing import Flight, Flowing, Site, ring_of
 from weft.runtime.flushing import Flushing
-from weft.runtime.forms import StageForms, is_torchs
-from weft.runtime.gradients import Gradients
-from weft.runtime.lags import Scope
-from weft.runtime.locks import Locks, locks_of
-from weft.runtime.makers import Makers, NamedParameters, Nonfinite
-from weft.runtime.modules import copied, refuse_unsuited, unshared
-from weft.runtime.randomness import Draw
+from weft.runtime.lane.bind import Forward, Setting
+from weft.runtime.lane.executor import Executor, Losses
+from weft.runtime.ranks.agreement import (
+    refuse_different,
+    refuse_different_weights,
+    structure,
+    sums_of_copies,
+    sums_of_ends,
+)
+from weft.runtime.ranks.blame import failure_of
+from weft.runtime.ranks.clock import Recording
+from weft.runtime.ranks.world import Carrier, World, world_of
 from weft.runtime.result import Result
-from weft.runtime.rules import Scopes, rules_of
-from weft.runtime.stage import Stage
-from weft.runtime.ties import End, ties_of, untie
+from weft.runtime.stage.locks import Locks, locks_of
+from weft.runtime.stage.modules import copied, refuse_unsuited, unshared
+from weft.runtime.stage.randomness import Draw
+from weft.runtime.stage.shapes import StageForms, is_torchs
+from weft.runtime.stage.stage import Stage
+from weft.runtime.stage.values import Value
 from weft.runtime.transport.loopback import Loopback
-from weft.runtime.values import Value
-from weft.runtime.world import Carrier, World, world_of
+from weft.runtime.weights.delay import Delay
+from weft.runtime.weights.exchange import Gradients
+from weft.runtime.weights.factories import Makers, NamedParameters, Nonfinite
+from weft.runtime.weights.policy import Scopes, rules_of
+from weft.runtime.weights.staleness import Scope
+from weft.runtime.weights.ties import End, ties_of, untie
 from weft.timeline import Timeline
 
 Microbatches: TypeAlias = Sequence[Value]
@@ -81,7 +81,7 @@ class Pipeline:
                the widest that the program has without standing still, which is global unless
                it is asynchronous
     delay      what to do about weights that come late, for asynchronous programs
-    seed       of everything random; see `weft.runtime.randomness`
+    seed       of everything random; see `weft.runtime.stage.randomness`
     nonfinite  what to do on all ranks when the loss or the norm is not finite: stop with an
                error, skip the update, or ignore it
     deadline   seconds after which a wait for another rank is an error, from here on; but a first

@@ -26,11 +26,11 @@ from torch.optim import Optimizer
 from weft.ir.kinds import Kind
 from weft.ir.program import Program
 from weft.runtime.batch import Data, cut, weights_of
-from weft.runtime.cast import without_autocast
-from weft.runtime.randomness import Draw, Drawing
-from weft.runtime.split import called, names_of
-from weft.runtime.swap import Slots
-from weft.runtime.values import Value
+from weft.runtime.stage.cast import without_autocast
+from weft.runtime.stage.randomness import Draw, Drawing
+from weft.runtime.stage.split import called, names_of
+from weft.runtime.stage.swap import Slots
+from weft.runtime.stage.values import Value
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -12,8 +12,8 @@ from torch import Tensor
 from weft.cost import Share
 from weft.errors import InputError
 from weft.ir.program import Program
-from weft.runtime.clock import Recording
-from weft.runtime.ledger import Ledger, Losses
+from weft.runtime.ranks.clock import Recording
+from weft.runtime.ranks.losses import Ledger, Losses
 from weft.timeline import Timeline
 
 

@@ -29,8 +29,8 @@ from weft.models import gpt
 from weft.runtime import Delay, Delayed, Pipeline, Reference, Result, split
 from weft.runtime.delayed import versions_of
 from weft.runtime.fit import flowing, is_flowing
-from weft.runtime.lags import scoped
 from weft.runtime.profile import BRIEF, THOROUGH, Effort, Sample, profiled
+from weft.runtime.weights.staleness import scoped
 from weft.simulate import simulate
 from weft.timeline import Timeline
 from weft.train.data import Batches, Data

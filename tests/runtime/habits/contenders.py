@@ -24,7 +24,7 @@ from weft import runtime
 from weft.ir.graph import Graph
 from weft.runtime import Delayed, Pipeline, Reference
 from weft.runtime.delayed import versions_of
-from weft.runtime.randomness import Draw, Drawn, keyed
+from weft.runtime.stage.randomness import Draw, Drawn, keyed
 
 SEED = 3
 

@@ -21,15 +21,17 @@ from tests.runtime.habits.judge import judge
 from weft import runtime
 from weft.ir.kinds import Kind
 from weft.ir.program import Program
-from weft.runtime import bind, deferred, outline, pipeline, randomness, stage, steps
-from weft.runtime.buffers import Buffers
-from weft.runtime.deferred import Layer
+from weft.runtime import pipeline
 from weft.runtime.flushing import Flushing
-from weft.runtime.forms import StageForms
+from weft.runtime.lane import bind, steps
 from weft.runtime.pipeline import Pipeline
-from weft.runtime.randomness import Draw
-from weft.runtime.stage import Stage
-from weft.runtime.values import Value
+from weft.runtime.stage import deferred, outline, randomness, stage
+from weft.runtime.stage.buffers import Buffers
+from weft.runtime.stage.deferred import Layer
+from weft.runtime.stage.randomness import Draw
+from weft.runtime.stage.shapes import StageForms
+from weft.runtime.stage.stage import Stage
+from weft.runtime.stage.values import Value
 
 MOST = 1000  # cases
 

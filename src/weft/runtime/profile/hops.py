@@ -23,9 +23,9 @@ from torch import Tensor
 
 from weft.cost import Fit, Link, fitted
 from weft.ir.kinds import Direction
-from weft.runtime.message import Fixed, Form, Message, Route
 from weft.runtime.profile.sample import Effort, Watch
-from weft.runtime.world import World
+from weft.runtime.ranks.world import World
+from weft.runtime.transport.message import Fixed, Form, Message, Route
 
 WARM_UP = 3
 ITEM = torch.float32.itemsize

@@ -13,13 +13,13 @@ from weft.cost import Cost
 from weft.errors import InputError
 from weft.ir.program import Program
 from weft.runtime.batch import cut
-from weft.runtime.blame import failure_of
 from weft.runtime.profile.costs import Findings
 from weft.runtime.profile.hops import hops
 from weft.runtime.profile.rests import overhead
 from weft.runtime.profile.rounds import Found, Rounds
 from weft.runtime.profile.sample import THOROUGH, Effort, Flow, Sample, Watch
-from weft.runtime.world import World, world_of
+from weft.runtime.ranks.blame import failure_of
+from weft.runtime.ranks.world import World, world_of
 
 LEAST, MOST = 1e-3, 1e-2  # seconds of a rest
 PATIENCE = 60.0  # seconds for all ranks to come

@@ -18,9 +18,9 @@ from torch import Tensor, nn
 from weft.ir.earliest import Seconds
 from weft.ir.program import Program
 from weft.runtime.fit import is_flowing
-from weft.runtime.message import Form, Layout, layout_of
 from weft.runtime.pipeline import Pipeline
 from weft.runtime.profile.sample import Effort, Flow, Watch
+from weft.runtime.transport.message import Form, Layout, layout_of
 from weft.timeline import Timeline
 
 WARM_UP = 2

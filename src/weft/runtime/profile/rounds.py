@@ -27,11 +27,11 @@ from weft.runtime.batch import cut
 from weft.runtime.fit import is_flowing
 from weft.runtime.profile.sample import Sample, Watch
 from weft.runtime.profile.trial import Trial, Way
-from weft.runtime.randomness import Draw
-from weft.runtime.stage import Stage
-from weft.runtime.stash import Stash
-from weft.runtime.values import Value
-from weft.runtime.world import World
+from weft.runtime.ranks.world import World
+from weft.runtime.stage.randomness import Draw
+from weft.runtime.stage.stage import Stage
+from weft.runtime.stage.values import Value
+from weft.runtime.weights.versions import Stash
 
 WARM_UP = 3
 

@@ -15,9 +15,9 @@ from weft.ir.graph import Graph
 from weft.ir.kinds import Kind
 from weft.runtime.batch import Data
 from weft.runtime.profile.memory import size_of
-from weft.runtime.split import called
-from weft.runtime.values import Value, plain
-from weft.runtime.world import Carrier
+from weft.runtime.ranks.world import Carrier
+from weft.runtime.stage.split import called
+from weft.runtime.stage.values import Value, plain
 
 MakeOptimizer: TypeAlias = Callable[[Iterable[tuple[str, nn.Parameter]]], Optimizer]
 Watch: TypeAlias = Callable[[str, float], None]  # what is measured, and the share of it that is

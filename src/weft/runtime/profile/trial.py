@@ -18,8 +18,8 @@ from torch.optim import Optimizer
 from weft.ir.kinds import Kind
 from weft.runtime.profile.memory import Kept, gradient_bytes, size_of, state_bytes
 from weft.runtime.profile.sample import MakeOptimizer
-from weft.runtime.stage import Stage
-from weft.runtime.values import Value
+from weft.runtime.stage.stage import Stage
+from weft.runtime.stage.values import Value
 
 Way: TypeAlias = tuple[Kind, ...]  # kinds of action, in their order
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from weft.runtime.message import Forms, Receive, Route, Send
+from weft.runtime.transport.message import Forms, Receive, Route, Send
 
 __all__ = ["Transport"]
 

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 from torch._C._distributed_c10d import Store
 
-from weft.runtime.mesh import Mesh
+from weft.runtime.ranks.mesh import Mesh
 
 GLANCE = 0.02  # seconds between two looks at the mesh
 WHAT = "all others to connect"

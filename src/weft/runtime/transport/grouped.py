@@ -20,8 +20,11 @@ from torch import Tensor
 
 from weft.errors import RankError, WeftError
 from weft.ir.kinds import Direction
-from weft.runtime.mesh import Mesh, Record
-from weft.runtime.message import (
+from weft.runtime.ranks.mesh import Mesh, Record
+from weft.runtime.ranks.window import Windows
+from weft.runtime.stage.values import Structure
+from weft.runtime.transport.groups import Groups, reason_of
+from weft.runtime.transport.message import (
     NAME,
     Form,
     Forms,
@@ -37,9 +40,6 @@ from weft.runtime.message import (
     read,
     written,
 )
-from weft.runtime.transport.groups import Groups, reason_of
-from weft.runtime.values import Structure
-from weft.runtime.window import Windows
 
 AHEAD = 4  # receives of a channel that are posted before they are needed
 MOST_VALUES = 64  # of a message

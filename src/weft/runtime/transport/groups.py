@@ -12,8 +12,8 @@ from torch._C._distributed_c10d import ProcessGroupGloo, Store
 
 from weft.errors import RankError
 from weft.ir.kinds import Direction
-from weft.runtime.forks import Sockets, opened
-from weft.runtime.mesh import Mesh
+from weft.runtime.ranks.forks import Sockets, opened
+from weft.runtime.ranks.mesh import Mesh
 from weft.runtime.transport.exchange import WHAT, connected
 
 PATIENCE = 5.0  # seconds to hear why a connection ended

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from weft.errors import WeftError
-from weft.runtime.message import Forms, Message, Receive, Route, Send, Values
+from weft.runtime.transport.message import Forms, Message, Receive, Route, Send, Values
 
 
 class Loopback:

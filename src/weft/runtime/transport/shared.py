@@ -22,8 +22,10 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from weft.runtime.mesh import Mesh, Record, framed
-from weft.runtime.message import (
+from weft.runtime.ranks.mesh import Mesh, Record, framed
+from weft.runtime.ranks.window import Windows
+from weft.runtime.stage.values import Structure
+from weft.runtime.transport.message import (
     NAME,
     Form,
     Forms,
@@ -39,8 +41,6 @@ from weft.runtime.message import (
     read,
     written,
 )
-from weft.runtime.values import Structure
-from weft.runtime.window import Windows
 
 PAGE, ALIGNMENT = 4096, 64
 HEAD = struct.Struct("<iq?")  # number and size of the block; whether its file comes along

@@ -17,18 +17,18 @@ from torch.autograd import Variable
 from torch.nn.modules.module import register_module_forward_pre_hook
 
 from weft.errors import InputError, WeftError
-from weft.runtime.buffers import Buffers, Snapshot
-from weft.runtime.cast import Cast, without_autocast, without_graph
-from weft.runtime.deferred import Apart, Recorder, Tape
-from weft.runtime.forms import StageForms
-from weft.runtime.graphs import Graphs
-from weft.runtime.locks import OPEN, Locks
-from weft.runtime.randomness import WATCHED, Draw, Drawing, Drawn
-from weft.runtime.split import called, names_of
-from weft.runtime.stash import Stash, following
-from weft.runtime.state import State
-from weft.runtime.swap import Slots
-from weft.runtime.values import TENSOR, Structure, Value, contiguous, fingerprint, learns
+from weft.runtime.stage.buffers import Buffers, Snapshot
+from weft.runtime.stage.cast import Cast, without_autocast, without_graph
+from weft.runtime.stage.deferred import Apart, Recorder, Tape
+from weft.runtime.stage.graphs import Graphs
+from weft.runtime.stage.locks import OPEN, Locks
+from weft.runtime.stage.randomness import WATCHED, Draw, Drawing, Drawn
+from weft.runtime.stage.shapes import StageForms
+from weft.runtime.stage.split import called, names_of
+from weft.runtime.stage.state import State
+from weft.runtime.stage.swap import Slots
+from weft.runtime.stage.values import TENSOR, Structure, Value, contiguous, fingerprint, learns
+from weft.runtime.weights.versions import Stash, following
 
 Leaves: TypeAlias = tuple[Tensor, ...]
 Gradients: TypeAlias = Sequence[Tensor | None]

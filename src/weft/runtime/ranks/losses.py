@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
-from weft.runtime.mesh import Mesh, Record
+from weft.runtime.ranks.mesh import Mesh, Record
 
 HEAD = struct.Struct("<qI")  # run, microbatches in all
 ENTRY = struct.Struct("<id")  # microbatch, loss

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from torch import Tensor, nn
 
 from weft.errors import InputError
-from weft.runtime.locks import OPEN, Locks
-from weft.runtime.values import fingerprint
+from weft.runtime.stage.locks import OPEN, Locks
+from weft.runtime.stage.values import fingerprint
 
 
 class State:

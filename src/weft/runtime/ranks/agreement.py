@@ -11,7 +11,7 @@ from torch import nn
 
 from weft.errors import Disagreement
 from weft.runtime.batch import checksum
-from weft.runtime.ties import End
+from weft.runtime.weights.ties import End
 
 Modules: TypeAlias = Mapping[tuple[int, int], nn.Module]  # by pipe and stage
 

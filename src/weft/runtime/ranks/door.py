@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from weft.errors import RankError
-from weft.runtime.keys import PROOF_SIZE
+from weft.runtime.ranks.keys import PROOF_SIZE
 
 HELLO = struct.Struct(f"<II{PROOF_SIZE}s")  # rank, lane, proof
 CREDENTIALS = struct.Struct("iII")  # process, user and group at the other end

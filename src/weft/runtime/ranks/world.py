@@ -17,20 +17,20 @@ from torch import Tensor
 
 from weft.errors import Disagreement, InputError
 from weft.ir.program import Program
-from weft.runtime.agreement import refuse_different
-from weft.runtime.blame import failure_of
-from weft.runtime.board import Board
-from weft.runtime.clock import lag
-from weft.runtime.ledger import Ledger
-from weft.runtime.mesh import Mesh
-from weft.runtime.rendezvous import meet
-from weft.runtime.ties import End
+from weft.runtime.ranks.agreement import refuse_different
+from weft.runtime.ranks.blame import failure_of
+from weft.runtime.ranks.clock import lag
+from weft.runtime.ranks.losses import Ledger
+from weft.runtime.ranks.mesh import Mesh
+from weft.runtime.ranks.rendezvous import meet
+from weft.runtime.ranks.window import Windows, windows_of
 from weft.runtime.transport import Transport
 from weft.runtime.transport.grouped import Grouped
 from weft.runtime.transport.groups import Gloo, Groups, Nccl
 from weft.runtime.transport.loopback import Loopback
 from weft.runtime.transport.shared import Shared
-from weft.runtime.window import Windows, windows_of
+from weft.runtime.weights.norms import Board
+from weft.runtime.weights.ties import End
 
 MOST_COPIES = 64  # of a tied weight, times the updates of it that may be under way
 

@@ -15,12 +15,12 @@ from weft.ir.actions import Action
 from weft.ir.lanes import Lane
 from weft.ir.program import Program
 from weft.notation import token
-from weft.runtime import steps
-from weft.runtime.bind import Binder, Copies, Setting
-from weft.runtime.clock import Recording
-from weft.runtime.message import Route
+from weft.runtime.lane import steps
+from weft.runtime.lane.bind import Binder, Copies, Setting
+from weft.runtime.ranks.clock import Recording
+from weft.runtime.stage.values import Value
 from weft.runtime.transport.loopback import Loopback
-from weft.runtime.values import Value
+from weft.runtime.transport.message import Route
 
 Losses: TypeAlias = dict[int, steps.Loss]
 

@@ -16,10 +16,10 @@ from torch import Tensor, nn
 from weft.errors import InputError
 from weft.ir.graph import Graph
 from weft.ir.kinds import Direction
-from weft.runtime.message import Forms, Layout, Message, layout_of
-from weft.runtime.outline import Misfit, Outline, faked, is_misfit, outlined, outlining
-from weft.runtime.randomness import is_compiled
-from weft.runtime.values import Structure, Value
+from weft.runtime.stage.outline import Misfit, Outline, faked, is_misfit, outlined, outlining
+from weft.runtime.stage.randomness import is_compiled
+from weft.runtime.stage.values import Structure, Value
+from weft.runtime.transport.message import Forms, Layout, Message, layout_of
 
 Outlines: TypeAlias = list[Outline | None]  # of every stage
 Edge: TypeAlias = tuple[int, object]  # and what its microbatch is like

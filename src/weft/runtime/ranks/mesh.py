@@ -24,8 +24,8 @@ from enum import IntEnum
 from types import MappingProxyType
 
 from weft.errors import RankError
-from weft.runtime.blame import devices_of
-from weft.runtime.forks import close_in_children
+from weft.runtime.ranks.blame import devices_of
+from weft.runtime.ranks.forks import close_in_children
 
 FRAME = struct.Struct("<BI")  # kind, bytes that follow
 CHUNK = 1 << 16

@@ -20,9 +20,9 @@ from pathlib import Path
 from torch._C._distributed_c10d import PrefixStore, Store
 
 from weft.errors import RankError
-from weft.runtime.addresses import Address, Addresses
-from weft.runtime.blame import devices_of, failure_of
-from weft.runtime.door import (
+from weft.runtime.ranks.addresses import Address, Addresses
+from weft.runtime.ranks.blame import devices_of, failure_of
+from weft.runtime.ranks.door import (
     HELLO,
     PAUSE,
     Door,
@@ -32,8 +32,8 @@ from weft.runtime.door import (
     listening_far,
     listening_near,
 )
-from weft.runtime.keys import Key
-from weft.runtime.mesh import Mesh
+from weft.runtime.ranks.keys import Key
+from weft.runtime.ranks.mesh import Mesh
 
 LOOPBACK = "127.0.0.1"
 RECORDS, FILES = 0, 1  # lanes: what a connection carries

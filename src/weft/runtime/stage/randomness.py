@@ -29,7 +29,7 @@ import torch
 from torch import nn
 
 from weft.errors import InputError
-from weft.runtime.split import Slice
+from weft.runtime.stage.split import Slice
 
 DRAWING = (  # of torch's own modules; of all others none draws
     nn.modules.dropout._DropoutNd,

@@ -9,7 +9,7 @@ import struct
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from weft.runtime.mesh import Mesh, Record
+from weft.runtime.ranks.mesh import Mesh, Record
 
 HEAD = struct.Struct("<qI")  # update, part
 ENTRY = struct.Struct("<Id")  # place of a weight in the model, norm of its gradient

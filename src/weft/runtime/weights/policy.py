@@ -16,15 +16,15 @@ from torch import Tensor, nn
 from weft.errors import InputError
 from weft.ir.kinds import Kind
 from weft.ir.program import Program
-from weft.runtime.board import Board, Entry
-from weft.runtime.delay import Delay
-from weft.runtime.lags import Scope, Versions, check_ties, scoped
-from weft.runtime.ledger import Ledger, Losses
-from weft.runtime.makers import Nonfinite
-from weft.runtime.randomness import is_compiled
-from weft.runtime.scale import Scale, Scaling
-from weft.runtime.ties import End
-from weft.runtime.world import World
+from weft.runtime.ranks.losses import Ledger, Losses
+from weft.runtime.ranks.world import World
+from weft.runtime.stage.randomness import is_compiled
+from weft.runtime.weights.delay import Delay
+from weft.runtime.weights.factories import Nonfinite
+from weft.runtime.weights.norms import Board, Entry
+from weft.runtime.weights.scaling import Scale, Scaling
+from weft.runtime.weights.staleness import Scope, Versions, check_ties, scoped
+from weft.runtime.weights.ties import End
 
 
 class Scopes(NamedTuple):

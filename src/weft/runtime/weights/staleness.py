@@ -18,9 +18,9 @@ from weft.ir.earliest import Precedence, Seconds, earliest
 from weft.ir.kinds import Kind
 from weft.ir.program import Program
 from weft.ir.versions import staleness
-from weft.runtime.flow import flight, horizon
-from weft.runtime.ties import End
-from weft.runtime.world import MOST_COPIES
+from weft.runtime.lane.flow import flight, horizon
+from weft.runtime.ranks.world import MOST_COPIES
+from weft.runtime.weights.ties import End
 from weft.verify.periods import released, without_end
 
 Scope: TypeAlias = Literal["global", "group", "stage"]  # widest first

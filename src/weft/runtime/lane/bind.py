@@ -13,13 +13,13 @@ from weft.errors import InputError
 from weft.ir.actions import Action
 from weft.ir.kinds import Direction, Kind
 from weft.ir.program import Program
-from weft.runtime import steps
-from weft.runtime.forms import StageForms
-from weft.runtime.message import Message, Receive, Route, Send, Values
-from weft.runtime.stage import Stage
+from weft.runtime.lane import steps
+from weft.runtime.stage.shapes import StageForms
+from weft.runtime.stage.stage import Stage
+from weft.runtime.stage.values import Value
 from weft.runtime.transport import Transport
 from weft.runtime.transport.loopback import Loopback
-from weft.runtime.values import Value
+from weft.runtime.transport.message import Message, Receive, Route, Send, Values
 
 Forward: TypeAlias = Callable[..., Value]  # of a stage, a microbatch and its inputs
 Copies: TypeAlias = Mapping[tuple[int, int], Stage]  # by (pipe, stage)

@@ -13,15 +13,15 @@ from weft.errors import WeftError
 from weft.ir.actions import Action
 from weft.ir.kinds import Direction, Kind
 from weft.ir.program import Program
-from weft.runtime import steps
-from weft.runtime.bind import Binder, Copies, Setting
-from weft.runtime.clock import Recording
-from weft.runtime.executor import blamed
-from weft.runtime.flow import Item
-from weft.runtime.message import Route
-from weft.runtime.parts import Part
-from weft.runtime.rules import Rules
+from weft.runtime.lane import steps
+from weft.runtime.lane.bind import Binder, Copies, Setting
+from weft.runtime.lane.executor import blamed
+from weft.runtime.lane.flow import Item
+from weft.runtime.ranks.clock import Recording
 from weft.runtime.transport.loopback import Loopback
+from weft.runtime.transport.message import Route
+from weft.runtime.weights.groups import Part
+from weft.runtime.weights.policy import Rules
 
 Place: TypeAlias = tuple[Kind, int, int]  # kind, stage, number of the microbatch
 VersionsOf: TypeAlias = Callable[[int, int], tuple[int, ...]]  # of a stage and a microbatch

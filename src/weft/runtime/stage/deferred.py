@@ -19,7 +19,7 @@ from typing import Any, Protocol, TypeAlias, runtime_checkable
 import torch
 from torch import Tensor, nn
 
-from weft.runtime.randomness import entered, is_compiled
+from weft.runtime.stage.randomness import entered, is_compiled
 
 Grads: TypeAlias = Sequence[Tensor | None]
 

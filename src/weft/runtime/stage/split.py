@@ -8,7 +8,7 @@ from typing import Any
 from torch import nn
 
 from weft.errors import InputError
-from weft.runtime.values import Value
+from weft.runtime.stage.values import Value
 
 
 class Slice(nn.Sequential):

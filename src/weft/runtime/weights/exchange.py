@@ -15,10 +15,10 @@ from torch import Tensor, nn
 
 from weft.ir.kinds import Direction
 from weft.ir.program import Program
-from weft.runtime.message import Message, Receive, Route, Send, Unknown, Values
-from weft.runtime.stage import Stage
-from weft.runtime.ties import End
-from weft.runtime.world import World
+from weft.runtime.ranks.world import World
+from weft.runtime.stage.stage import Stage
+from weft.runtime.transport.message import Message, Receive, Route, Send, Unknown, Values
+from weft.runtime.weights.ties import End
 
 Parameters = Sequence[nn.Parameter]
 Copies = Mapping[tuple[int, int], Stage]  # by (pipe, stage)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 
 from weft.errors import InputError
-from weft.runtime.scale import Scale
+from weft.runtime.weights.scaling import Scale
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

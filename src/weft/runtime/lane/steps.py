@@ -15,8 +15,8 @@ from typing import Protocol, TypeAlias
 
 from torch import Tensor
 
-from weft.runtime.message import Receive, Send, Values
-from weft.runtime.values import Value
+from weft.runtime.stage.values import Value
+from weft.runtime.transport.message import Receive, Send, Values
 
 Loss: TypeAlias = Tensor | float  # a tensor as long as a device may still compute it
 Inputs: TypeAlias = dict[int, Value]

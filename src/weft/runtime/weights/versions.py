@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 
 from weft.errors import InputError, WeftError
-from weft.runtime.deferred import accumulate, hooked
+from weft.runtime.stage.deferred import accumulate, hooked
 
 Leaves: TypeAlias = dict[str, Tensor]
 

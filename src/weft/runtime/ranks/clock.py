@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from weft.ir.earliest import Seconds
-from weft.runtime.mesh import Mesh, Record
+from weft.runtime.ranks.mesh import Mesh, Record
 
 PINGS = 32
 TIME = struct.Struct("<d")

@@ -22,11 +22,11 @@ import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
-from weft.runtime.graphs import nodes_of
-from weft.runtime.message import Layout, layout_of
-from weft.runtime.randomness import Keyed
-from weft.runtime.split import called
-from weft.runtime.values import Value, learns
+from weft.runtime.stage.graphs import nodes_of
+from weft.runtime.stage.randomness import Keyed
+from weft.runtime.stage.split import called
+from weft.runtime.stage.values import Value, learns
+from weft.runtime.transport.message import Layout, layout_of
 
 MISFIT = re.compile(r"shape|size|\bdim|mismatch|must match|positional argument|out of range")
 CAST = "ToCopyBackward0"

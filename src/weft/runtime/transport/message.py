@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from weft.ir.kinds import Direction
-from weft.runtime import values
-from weft.runtime.values import Structure
+from weft.runtime.stage import values
+from weft.runtime.stage.values import Structure
 
 DIRECTIONS = tuple(Direction)
 DTYPES = tuple(

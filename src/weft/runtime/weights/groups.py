@@ -21,12 +21,12 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from weft.errors import NonfiniteError
 from weft.ir.kinds import Direction
-from weft.runtime.board import Entry
-from weft.runtime.message import Message, Receive, Route, Send, Unknown
-from weft.runtime.rules import Rules
-from weft.runtime.stash import Stash
 from weft.runtime.transport import Transport
 from weft.runtime.transport.loopback import Loopback
+from weft.runtime.transport.message import Message, Receive, Route, Send, Unknown
+from weft.runtime.weights.norms import Entry
+from weft.runtime.weights.policy import Rules
+from weft.runtime.weights.versions import Stash
 
 TIED = "the gradients of a tied weight"
 

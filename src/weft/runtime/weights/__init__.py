@@ -1,0 +1,1 @@
+"""Weights between two updates: versions, gradients, norms, and what changes them."""

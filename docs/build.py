@@ -105,7 +105,7 @@ def _index() -> Iterator[str]:
     yield (
         f"Every schedule that Weft knows, on {DEVICES} devices with {MICROBATCHES} microbatches,"
         " where a forward takes 1, a backward 2 and messages take no time. This page and those"
-        " behind it are made from the registry, and their figures by the simulator.\n"
+        " it links to are made from the registry, and their figures by the simulator.\n"
     )
     yield "| schedule | time | bubble | peak | in short |"
     yield "|---|--:|--:|--:|---|"
@@ -114,8 +114,8 @@ def _index() -> Iterator[str]:
         cells = rows[schedule.name]
         yield f"| [{schedule.name}]({schedule.name}.md) | {cells} | {_text(schedule.summary)} |"
     yield (
-        "\n*time* is that of a step; where steps do not flush, that of as many microbatches once"
-        " settled. *bubble* is the idle share of all devices in it, and *peak* the most"
+        "\n*time* is that of a step; of an asynchronous schedule, that of as many microbatches once"
+        " settled. *bubble* is the idle fraction of all devices in it, and *peak* the most"
         " microbatches in flight on a device. [How to read a timeline](../timeline.md) has the"
         " exact words, [Choose a schedule](../choose.md) what follows from them.\n"
     )
@@ -165,7 +165,7 @@ def _claims(schedule: Schedule) -> Iterator[str]:
     if schedule.is_asynchronous:
         run_of, counts = f", in a run of {UPDATES} updates", "n that of microbatches of an update"
     yield (
-        f"\n*Here* is the shape of the picture, at F = I = W = 1 and no lag{run_of}. D is the"
+        f"\n*Here* is the shape of the picture, at F = I = W = 1 and no latency{run_of}. D is the"
         f" number of devices, {counts}, K that of stages on a device, d a device.\n"
     )
 

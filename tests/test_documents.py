@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import copy
 import re
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from docs.build import with_schedules
 from tests.cli.running import weft
 from weft.cost import Share
-from weft.schedules import REGISTRY, Schedule, Shape
+from weft.ir.kinds import Kind
+from weft.lower import experts
+from weft.runtime import Pipeline, Reference
+from weft.schedules import REGISTRY, Schedule, Shape, one_f_one_b
 from weft.simulate import simulate
 from weft.verify import check
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
+DESIGN = (ROOT / "docs" / "design.md").read_text()
 
 
 def _blocks(text: str, language: str) -> list[str]:
@@ -57,17 +63,45 @@ def test_the_readmes_python_runs() -> None:
 
 
 def test_the_guide_to_running_runs() -> None:
-    (code,) = _blocks((ROOT / "docs" / "running.md").read_text(), "python")
-    names = _run(code)
+    names = _run("\n".join(_blocks((ROOT / "docs" / "running.md").read_text(), "python")))
     assert names["result"].norm > 0
     assert names["evaluation"].loss < names["result"].loss
+    kinds = {Kind(int(kind)) for kind in names["offloading"].program.actions.kind}
+    assert {Kind.OFFLOAD, Kind.ONLOAD} <= kinds
 
 
-def test_the_guide_to_late_weights_runs() -> None:
-    (code,) = _blocks((ROOT / "docs" / "late.md").read_text(), "python")
-    names = _run(code)
+def test_the_layer_in_the_guide_to_modules_runs_in_segments() -> None:
+    (code,) = _blocks((ROOT / "docs" / "modules.md").read_text(), "python")
+    layer = _run(code)["Layer"]
+    stages = [layer(4) for _ in range(2)]
+    whole, target = copy.deepcopy(stages), torch.randn(4, 4)
+    program = one_f_one_b(devices=2, microbatches=2)
+    pipeline = Pipeline(stages, experts(program), loss=torch.nn.functional.mse_loss)
+    reference = Reference(whole, program, loss=torch.nn.functional.mse_loss)
+    batch = torch.randn(4, 4)
+    assert torch.equal(pipeline.step(batch, target).loss, reference.step(batch, target))
+    assert (pipeline.program.actions.segment >= 0).any()
+
+
+def test_the_guide_to_asynchronous_training_runs() -> None:
+    names = _run("\n".join(_blocks((ROOT / "docs" / "asynchronous.md").read_text(), "python")))
     assert names["flight"].updates == 3
     assert names["pipeline"].copies == {s: 2 if s < 4 else 1 for s in range(8)}
+    assert names["reference"].updates == 1
+
+
+def test_the_design_draws_the_program_that_it_follows() -> None:
+    (shown,) = _blocks(DESIGN, "console")
+    command, _, drawing = shown.partition("\n")
+    words = command.removeprefix("$ weft ").split()
+    assert weft(*words, "--width", "104").stdout == drawing
+
+
+def test_the_design_names_every_file_of_the_runtime() -> None:
+    folder = ROOT / "src" / "weft" / "runtime"
+    there = {path.relative_to(folder).as_posix() for path in folder.rglob("*.py")}
+    named = set(re.findall(r"^\| `([a-z_/]+\.py)` \|", DESIGN, re.MULTILINE))
+    assert named == {path for path in there if not path.endswith("__init__.py")}
 
 
 def test_the_readmes_commands_are_understood() -> None:
@@ -96,6 +130,17 @@ def test_the_schedule_in_contributing_works() -> None:
     peaks = [newest_first.claims.peak(shape, device) for device in range(4)]
     assert timeline.peak_activations == peaks
     assert len(code.splitlines()) < 50
+
+
+def test_contributing_names_places_that_are_there() -> None:
+    """Where a kind of action is entered: files, and what to look for in them."""
+    table = (ROOT / "CONTRIBUTING.md").read_text().partition("## Add a kind of action")[2]
+    found = re.findall(r"`((?:src|tests)/[a-z_/]+\.py)`: ((?:`[^`]+`(?:, )?)+)", table)
+    assert len(found) >= 12
+    for path, names in found:
+        text = (ROOT / path).read_text()
+        for name in re.findall(r"`([^`]+)`", names):
+            assert re.search(rf"\b{name}\b", text), f"{name} in {path}"
 
 
 def test_the_notation_page_shows_what_is_exported() -> None:

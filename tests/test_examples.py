@@ -42,10 +42,9 @@ def test_a_schedule_of_ones_own_is_drawn_and_trains() -> None:
 
 def test_the_public_names() -> None:
     assert sorted(weft.__all__) == [
-        "Delay",
-        "Delayed",
         "Pipeline",
         "Reference",
+        "Staleness",
         "__version__",
         "explore",
         "show",

@@ -84,13 +84,13 @@ def test_text_and_json_come_back(case: tuple[Schedule, Shape], *, is_lowered: bo
 
 
 @settings(deadline=None, max_examples=60)
-@given(case=shapes(), lag=st.sampled_from([0.0, 0.125, 1.0]))
-def test_lowering_changes_no_time(case: tuple[Schedule, Shape], lag: float) -> None:
+@given(case=shapes(), latency=st.sampled_from([0.0, 0.125, 1.0]))
+def test_lowering_changes_no_time(case: tuple[Schedule, Shape], latency: float) -> None:
     schedule, shape = case
     if schedule.accepts(shape) is not None or not verify(schedule.program(shape)).is_valid:
         return
     program = schedule.program(shape).unrolled()
-    cost = Share(lag=lag).cost(program)
+    cost = Share(latency=latency).cost(program)
     plain, wired = simulate(program, cost), simulate(lowered(schedule, program), cost)
     assert wired.makespan == pytest.approx(plain.makespan)
     assert wired.peak_activations == pytest.approx(plain.peak_activations)

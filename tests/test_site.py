@@ -149,7 +149,7 @@ def test_the_advice_on_memory_and_bubble_holds() -> None:
 
 
 def test_the_advice_on_communication_holds() -> None:
-    late = _exact("-d", "8", "-n", "32", "--lag", "0.5")
+    late = _exact("-d", "8", "-n", "32", "--latency", "0.5")
     assert max(late["eager-1f1b"]["time"], late["kimi-k2"]["time"]) < late["1f1b"]["time"]
     paired = ("--forward", "1.25", "--input-grad", "1.25", "--weight-grad", "1", "--pair", "3")
     rows = _exact("-d", "8", "-n", "32", *paired)

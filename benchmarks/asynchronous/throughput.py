@@ -28,8 +28,7 @@ from torch import Tensor, nn
 import weft
 from weft.cost import Share
 from weft.ir.kinds import Kind
-from weft.runtime.flowing import Flight
-from weft.runtime.result import Result
+from weft.runtime.result import Flight, Result
 
 DEVICES = 8  # of all replicas
 STEPS = 7

@@ -1,7 +1,7 @@
 """How it is learned: what differs between the methods, as data.
 
 A method is a version function, the stages that it counts, and the microbatches of an update.
-PipeDream and 2BW have a stage on each device; WPipe has two, and its first four stages are late.
+PipeDream and 2BW have a stage on each device; WPipe has two, and its first four stages are stale.
 """
 
 from __future__ import annotations
@@ -14,8 +14,7 @@ from tasks import LAYERS
 from torch import nn
 from torch.optim import Optimizer
 
-from weft.runtime.delayed import (
-    NamedParameters,
+from weft.runtime.reference import (
     Version,
     pipedream,
     pipedream_2bw,
@@ -23,6 +22,7 @@ from weft.runtime.delayed import (
     vertical_sync,
     wpipe,
 )
+from weft.runtime.weights.options import NamedParameters
 
 DEVICES = 4
 ROUND = DEVICES  # microbatches of an update, unless a method says otherwise

@@ -4,7 +4,7 @@ The loss is x·Hx / 2 with H = A Aᵀ and A normal, so an update is linear, what
 
     x(t+1) = x(t) + β (x(t) − x(t−1)) − η H Σ_τ P_τ x(t−τ)
 
-where P_τ says for each coordinate what share of its stage's microbatches is τ updates late. It is
+where P_τ says for each coordinate what share of its stage's microbatches is τ updates stale. It is
 stable where no eigenvalue of the matrix that takes x(t), x(t−1), … one update on is beyond 1.
 """
 
@@ -42,7 +42,7 @@ def limits(name: str) -> dict[str, Any]:
 
 
 def bound(delay: int) -> float:
-    """Of rate times curvature, for one coordinate that is so many updates late."""
+    """Of rate times curvature, for one coordinate that is that many updates stale."""
     return 2 * math.sin(math.pi / (2 * (2 * delay + 1)))
 
 

@@ -178,7 +178,7 @@ def quadratic_table(found: Found) -> Iterator[str]:
     )
     yield from table(("method", "SGD", "SGD with momentum 0.9"), rows)
     single = ", ".join(f"{bound(delay) / 2:.3f}" for delay in range(4))
-    yield f"One coordinate that is 0, 1, 2 or 3 updates late, without momentum: {single}."
+    yield f"One coordinate that is 0, 1, 2 or 3 updates stale, without momentum: {single}."
     yield ""
 
 

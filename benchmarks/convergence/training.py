@@ -15,8 +15,9 @@ from tasks import Sample, Task, loss, task, tried
 from torch import nn
 
 from weft.errors import NonfiniteError
-from weft.runtime import Pipeline
-from weft.runtime.delayed import Delayed, synchronous
+from weft.runtime import Pipeline, Reference, Staleness
+from weft.runtime.reference import Method as Trained
+from weft.runtime.reference import synchronous
 from weft.schedules import one_f_one_b
 
 POINTS = 40  # of a curve
@@ -63,14 +64,14 @@ def results(losses: list[float], model: nn.Sequential, learned: Task) -> dict[st
 def steps(run: Run, learned: Task, method: Method, model: nn.Sequential) -> list[float]:
     """The loss of every update, each with the weights that the method computes it with."""
     updates = run.rounds * ROUND // method.microbatches
-    trainer = Delayed(
+    temper = updates // TEMPERED if method.is_tempered else None
+    stale = Staleness(predict=method.is_predicting, temper=temper)
+    trainer = Reference(
         method.cut(model),
-        method.version,
-        microbatches=method.microbatches,
+        Trained(method.version, method.microbatches),
         loss=loss,
         optimizer=RULES[run.optimizer].made(run.rate),
-        predict=method.is_predicting,
-        temper=updates // TEMPERED if method.is_tempered else None,
+        staleness=stale if method.is_predicting or method.is_tempered else None,
     )
     losses = []
     for update in range(updates):
@@ -111,14 +112,13 @@ def means(losses: list[float], count: int) -> list[float]:
 def agreement(name: str, updates: int, digits: Path | None) -> dict[str, Any]:
     """How far the weights of three ways to be synchronous are from each other, in float64."""
     learned = task(name, digits)
-    parallel, piped, delayed = (learned.model(0).double() for _ in range(3))
+    parallel, piped, alone = (learned.model(0).double() for _ in range(3))
     optimizer = RULES["momentum"].made(0.01)
     program = one_f_one_b(devices=ROUND, microbatches=ROUND)
     cut = METHODS["synchronous"].cut
     pipeline = Pipeline(cut(piped), program, loss=loss, optimizer=optimizer)
-    trainer = Delayed(
-        cut(delayed), synchronous(), microbatches=ROUND, loss=loss, optimizer=optimizer
-    )
+    method = Trained(synchronous(), ROUND)
+    trainer = Reference(cut(alone), method, loss=loss, optimizer=optimizer)
     replicas = optimizer(parallel.named_parameters())
     for update in range(updates):
         inputs, targets = batch(learned, 0, update, ROUND)
@@ -127,13 +127,13 @@ def agreement(name: str, updates: int, digits: Path | None) -> dict[str, Any]:
         trainer.step(inputs, targets)
         data_parallel(parallel, [Sample(*pair) for pair in zip(inputs, targets, strict=True)])
         replicas.step()
-    moved = distance(learned.model(0).double(), delayed)
+    moved = distance(learned.model(0).double(), alone)
     return {
         "task": name,
         "updates": updates,
         "moved": moved,
-        "1f1b": distance(piped, delayed),
-        "data parallel": distance(parallel, delayed),
+        "1f1b": distance(piped, alone),
+        "data parallel": distance(parallel, alone),
     }
 
 

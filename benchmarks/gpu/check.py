@@ -24,8 +24,7 @@ from torch.multiprocessing.spawn import spawn
 
 import weft
 from weft.ir.program import Program
-from weft.runtime.delayed import versions_of
-from weft.runtime.fit import is_flowing
+from weft.runtime.suit import is_asynchronous
 from weft.runtime.weights.staleness import scoped
 from weft.schedules import REGISTRY, Shape
 
@@ -83,23 +82,13 @@ def is_exact(program: Program, width: int) -> bool:
         "clip": 1.0,
         "seed": 3,
     }
-    reference: weft.Reference | weft.Delayed = weft.Reference(copies, program, **settings)
-    if is_flowing(program):
-        version, backward = versions_of(program)
-        groups = scoped(program, None)
-        reference = weft.Delayed(
-            copies,
-            version,
-            backward=backward,
-            groups=groups,
-            microbatches=program.microbatches,
-            **settings,
-        )
+    groups = scoped(program, None) if is_asynchronous(program) else None
+    reference = weft.Reference(copies, program, groups=groups, **settings)
     pipeline = weft.Pipeline(stages, program, **settings)
-    for batch, target in batches(program.microbatches, width, 6 if is_flowing(program) else 3):
+    for batch, target in batches(program.microbatches, width, 6 if is_asynchronous(program) else 3):
         pipeline.step(batch, target)
         reference.step(batch.to(GPU), target.to(GPU))
-    if is_flowing(program):
+    if is_asynchronous(program):
         pipeline.drain()
     return all(
         torch.equal(mine, theirs)
@@ -172,10 +161,10 @@ def _rank(rank: int, ranks: int, width: int, folder: str) -> None:
             loss=nn.functional.mse_loss,
             optimizer=lambda named: torch.optim.SGD([weight for _, weight in named], lr=0.0),
         )
-        is_late = is_flowing(program)
+        is_stale = is_asynchronous(program)
         for batch, target in batches(program.microbatches, width, 5):
-            result = pipeline.step(batch, target, update=is_late)
-        timeline = pipeline.gathered(pipeline.drain() if is_late else result)
+            result = pipeline.step(batch, target, update=is_stale)
+        timeline = pipeline.gathered(pipeline.drain() if is_stale else result)
         needs = timeline.program.dependencies
         early = (timeline.end[needs.producer] - timeline.start[needs.consumer]).max()
         found = {

@@ -55,6 +55,7 @@ def parsed(description: str | None, **defaults: Sequence[Any]) -> argparse.Names
     parser.add_argument("--quick", action="store_true", help="fewest ranks, microbatches, steps")
     parser.add_argument("--transport", default="auto", help="of Weft: auto, shared or gloo")
     parser.add_argument("--alone", action="store_true", help="without torch (compute.py)")
+    parser.add_argument("--weights", type=float, help="MB of a stage, all updated (predict.py)")
     parser.add_argument("--timeout", type=int, default=300, help="seconds of a row")
     arguments = parser.parse_args()
     arguments.steps = arguments.steps or (3 if arguments.quick else STEPS)

@@ -24,8 +24,9 @@ from weft.ir.earliest import earliest
 from weft.ir.kinds import Kind
 from weft.ir.lanes import Lane
 from weft.ir.program import Program
-from weft.runtime.fit import computed
+from weft.lower import unpaired
 from weft.runtime.stage.randomness import Draw
+from weft.runtime.stage.role import Role
 from weft.runtime.stage.stage import Stage
 from weft.runtime.stage.values import Value
 from weft.schedules import REGISTRY, Shape
@@ -207,7 +208,8 @@ class Loner:
 
     def __init__(self, module: nn.Module, value: Tensor, *, is_first: bool) -> None:
         self._module, self._value = module, value
-        self._divided = Stage(copy.deepcopy(module), Draw(), is_first=is_first, is_split=True)
+        role = Role(index=0, is_first=is_first, is_split=True)
+        self._divided = Stage(copy.deepcopy(module), Draw(), role)
         self._is_first, self._given = is_first, Value.of(value, "the input")
         self._outputs: dict[int, Tensor] = {}
         self._gradient = torch.ones_like(module(value))
@@ -245,7 +247,7 @@ def alone(setting: Setting, work: Work) -> Turn:
     It finds the seconds of each action. The order matters: what a stage finds in the caches
     depends on what the device has done since.
     """
-    program, held = computed(setting.program), {}
+    program, held = unpaired(setting.program), {}
     value, target = (part.chunk(setting.microbatches)[0] for part in (work.batch, work.target))
     for _, stage in program.placement.held[dist.get_rank()]:
         is_last = stage == program.stages - 1
@@ -272,7 +274,7 @@ def ideal_seconds(setting: Setting, by_rank: Sequence[Mapping[str, list[list[flo
 
     Messages take no time, and the two of a pair run one after the other, as they do on a CPU.
     """
-    program = computed(setting.program)
+    program = unpaired(setting.program)
     precedence = program.precedence(np.zeros(len(program.dependencies)))
     order = [lane.device for lane in program.lanes]
 

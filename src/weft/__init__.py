@@ -20,15 +20,14 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from weft.draw import show
-    from weft.runtime import Delay, Delayed, Pipeline, Reference, split
+    from weft.runtime import Pipeline, Reference, Staleness, split
     from weft.web import explore
 
 __version__ = "0.1.0"
 __all__ = [
-    "Delay",
-    "Delayed",
     "Pipeline",
     "Reference",
+    "Staleness",
     "__version__",
     "explore",
     "show",
@@ -36,10 +35,9 @@ __all__ = [
 ]
 
 _HOMES = {
-    "Delay": "weft.runtime",
-    "Delayed": "weft.runtime",
     "Pipeline": "weft.runtime",
     "Reference": "weft.runtime",
+    "Staleness": "weft.runtime",
     "split": "weft.runtime",
     "show": "weft.draw",
     "explore": "weft.web",
@@ -63,7 +61,7 @@ def load_ipython_extension(shell: Any) -> None:
 
 
 def _offer_pictures() -> None:
-    """Where IPython runs already, it need not be told."""
+    """Where IPython runs already, nobody has to load the extension."""
     ipython = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython is not None else None
     if shell is not None:

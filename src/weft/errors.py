@@ -57,11 +57,11 @@ class UnknownSchedule(InputError):
 
 
 class ProgramError(WeftError):
-    """A program breaks a rule; `findings` holds every breach, `told` what its text says."""
+    """A program breaks a rule; `findings` holds every breach, `shown` those that its text has."""
 
-    def __init__(self, findings: Sequence[object], told: Sequence[object] = ()) -> None:
+    def __init__(self, findings: Sequence[object], shown: Sequence[object] = ()) -> None:
         self.findings = tuple(findings)
-        super().__init__("\n".join(str(finding) for finding in told or findings))
+        super().__init__("\n".join(str(finding) for finding in shown or findings))
 
 
 class RankError(WeftError):

@@ -1,8 +1,7 @@
-"""Simulation: Program + Cost -> Timeline."""
+"""Simulation: Program + Cost -> Timeline. Knows programs, and no schedule by name."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -12,7 +11,6 @@ from weft.errors import InputError, ProgramError
 from weft.ir.earliest import Seconds, earliest
 from weft.ir.kinds import Stream
 from weft.ir.program import Program
-from weft.schedules import Schedule, Shape
 from weft.timeline import Bubble, Timeline
 
 MOST_STEADY_ACTIONS = 2_000_000
@@ -63,7 +61,7 @@ def steady(program: Program, cost: Cost | None = None) -> Steady:
     """The steady state of a periodic program.
 
     An order that repeats settles into a cycle of one or more repetitions (2BW on 4 devices with
-    lag: 15.6, 15.8, 15.8, 15.8 seconds, again and again); the period is the cycle's average.
+    latency: 15.6, 15.8, 15.8, 15.8 seconds, repeated); the period is the cycle's average.
     """
     if program.period is None:
         raise InputError(f"{program.name} does not repeat, so it has no steady state")
@@ -82,25 +80,10 @@ def steady(program: Program, cost: Cost | None = None) -> Steady:
     return Steady(period, 1.0 - work / (program.devices * period) if period else 0.0)
 
 
-def settled_of(
-    schedule: Schedule, shape: Shape, cost_of: Callable[[Program], Cost]
-) -> Steady | None:
-    """What a schedule that does not flush settles into, however short the run asked for."""
-    if not schedule.is_asynchronous:
-        return None
-    program = settling(schedule, shape)
-    return steady(program, cost_of(program))
-
-
-def settling(schedule: Schedule, shape: Shape) -> Program:
-    """A run of a schedule that does not flush, long enough to settle."""
-    return schedule.program(shape.but(updates=2 * shape.devices + 2))
-
-
 class Step(NamedTuple):
-    """What timelines are compared by: so many microbatches, once settled where nothing flushes.
+    """What timelines are compared by: these microbatches, once settled if asynchronous.
 
-    A run of 32 updates and a step of 8 microbatches are told apart by their lengths alone; for
+    A run of 32 updates and a step of 8 microbatches differ in their lengths alone; for
     as many microbatches of each, the times are alike.
     """
 

@@ -56,14 +56,14 @@ def test_the_synchronous_loss_falls(task: str, digits: Path) -> None:
     assert found["end"] < 0.9 * found["start"]
 
 
-def test_each_method_is_as_late_as_it_should_be(digits: Path) -> None:
-    """Whatever is late starts like the others and then differs."""
-    ends = {name: trained("gpt", name, digits)["losses"] for name in _late()}
+def test_each_method_is_as_stale_as_it_should_be(digits: Path) -> None:
+    """Whatever is stale starts like the others and then differs."""
+    ends = {name: trained("gpt", name, digits)["losses"] for name in _stale()}
     assert len({tuple(losses) for losses in ends.values()}) == len(ends)
     assert len({losses[0] for losses in ends.values()}) == 1
 
 
-def _late() -> tuple[str, ...]:
+def _stale() -> tuple[str, ...]:
     return ("synchronous", "pipedream-2bw", "pipedream-2bw fresh", "wpipe")
 
 
@@ -73,7 +73,7 @@ def test_data_parallel_and_1f1b_are_one_method(digits: Path) -> None:
 
 
 def test_the_largest_rates_on_quadratics(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where all stages are equally late, it is the bound of one coordinate."""
+    """Where all stages are equally stale, it is the bound of one coordinate."""
     quadratic = import_module("quadratic")
     monkeypatch.setattr(quadratic, "DRAWS", 2)
     known = {"pipedream-2bw": quadratic.bound(1) / 2, "vertical-sync": quadratic.bound(3) / 2}

@@ -19,17 +19,17 @@ COMMANDS = ("draw", "simulate", "export", "verify")
     [
         ("chimera -d 3", "even number of devices. Nearest that works: 4 devices"),
         ("chimera -k 2", "exactly 1 stage"),
-        ("1f1b -n 0", "'--microbatches': 0 is less than 1"),
+        ("1f1b -n 0", "'--microbatches': 0 is not a whole number from 1 to"),
         ("1f1b -n abc", "'--microbatches': 'abc' is not a valid integer"),
-        ("1f1b -d -4", "'--devices': -4 is less than 1"),
+        ("1f1b -d -4", "'--devices': -4 is not a whole number from 1 to"),
         ("1f1b --forward -1", "'--forward': -1.0 is not a finite number"),
         ("1f1b --backward nan", "'--backward': nan is not a finite number"),
-        ("1f1b --lag inf", "'--lag': inf is not a finite number"),
+        ("1f1b --latency inf", "'--latency' / '--lag': inf is not a finite number"),
         ("1f1b --pair 1e308", "'--pair'"),
         ("1f1b --weight-grad x", "'--weight-grad': 'x' is not a valid float"),
         ("1f1b --backward 2 --input-grad 1", "leave out --input-grad"),
         ("1f1b --cost nowhere.json", "nowhere.json: cannot be read"),
-        ("1f1b --cost nowhere.json --lag 1", "leave out --lag"),
+        ("1f1b --cost nowhere.json --latency 1", "leave out --latency"),
         ("1f1d", "Did you mean 1f1b?"),
         ("One_F_One_B", "no schedule named"),
         ("nowhere.txt", "nowhere.txt: cannot be read"),
@@ -105,7 +105,7 @@ def test_a_hostile_file_is_refused_with_its_line(
     assert [path.name for path in tmp_path.iterdir()] == ["program.txt"]
 
 
-def test_a_broken_table_is_told_by_its_cell(tmp_path: Path) -> None:
+def test_a_broken_table_is_reported_by_its_cell(tmp_path: Path) -> None:
     path = tmp_path / "table.csv"
     path.write_text("0F0,0B0\nq,1B0\n")
     refused(weft("verify", str(path)), "table.csv, line 2: 'q' is no action of torch's")

@@ -14,10 +14,10 @@ from weft.schedules import REGISTRY
 
 def test_every_schedule_and_variant_is_ranked_or_refused() -> None:
     compared = weft_json("compare", "-d", "4", "-n", "8")
-    told = {(row["name"], row["variant"]) for row in compared["rows"] + compared["refused"]}
+    shown = {(row["name"], row["variant"]) for row in compared["rows"] + compared["refused"]}
     for schedule in REGISTRY:
         for variant in ("", *schedule.variants):
-            assert (schedule.name, variant) in told
+            assert (schedule.name, variant) in shown
 
 
 def test_rows_are_ranked_by_time_then_by_staleness_then_by_peak() -> None:
@@ -36,7 +36,7 @@ def test_a_table_for_people() -> None:
     assert table[2].split() == ["2", "1f1b", "1", "33", "27.3%", "27.3%", "4", "1", "48", "1"]
 
 
-def test_a_run_without_a_flush_is_compared_by_its_step() -> None:
+def test_an_asynchronous_run_is_compared_by_its_step() -> None:
     rows = weft_json("compare", "1f1b", "pipedream", "pipedream-2bw", "-d", "4", "-n", "8")["rows"]
     times = {(row["name"], row["variant"]): row["time"] for row in rows}
     assert times["1f1b", ""] == 33
@@ -134,7 +134,7 @@ def test_both_are_tried_where_neither_suffices(tmp_path: Path) -> None:
     assert reliefs == {"", "--recompute all --offload all"}
 
 
-def test_a_run_without_a_flush_is_relieved_and_settles() -> None:
+def test_an_asynchronous_run_is_relieved_and_settles() -> None:
     rows = weft_json("compare", "pipedream-2bw", *SHORT, "--device", "a100")["rows"]
     by_relief = {row["relief"]: row for row in rows if not row["variant"]}
     assert by_relief["--recompute all"]["time"] > by_relief[""]["time"]

@@ -69,7 +69,7 @@ def files() -> dict[str, str]:
     return found | {f"{number}.csv": table for number, table in enumerate(tables)}
 
 
-def is_told(words: tuple[str, ...]) -> None:
+def is_refused(words: tuple[str, ...]) -> None:
     """Run a command; `weft` fails where it ends in a traceback."""
     result = weft(*words)
     assert result.exit_code in (0, 1, 2), words
@@ -89,7 +89,7 @@ def test_every_command_survives_a_damaged_program(
         text = damaged(chance, files()[name])
         Path(name).write_text(text, encoding="utf-8", newline="")
         for command, *options in ((LINES[0]), *chance.sample(LINES, 4)):
-            is_told((command, name, *options))
+            is_refused((command, name, *options))
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -102,7 +102,7 @@ def test_training_survives_a_damaged_program(
     for _ in range(3):
         name = chance.choice([name for name in files() if not name.startswith(("4", "7"))])
         Path(name).write_text(damaged(chance, files()[name]), encoding="utf-8", newline="")
-        is_told(("train", "--schedule", name, *TRAINED))
+        is_refused(("train", "--schedule", name, *TRAINED))
 
 
 OTHERS = {
@@ -140,17 +140,17 @@ def test_every_other_file_may_be_damaged_too(
     chance = random.Random(seed)
     for _ in range(3 if name == "run.toml" else 10):
         Path(name).write_text(damaged(chance, others()[name]), encoding="utf-8", newline="")
-        is_told((*OTHERS[name], name))
+        is_refused((*OTHERS[name], name))
 
 
 def cuts(text: str) -> Iterator[str]:
-    """A text, ended behind each of its lines."""
+    """A text, ended after each of its lines."""
     lines = text.splitlines(keepends=True)
     return ("".join(lines[:end]) for end in range(len(lines)))
 
 
 @pytest.mark.parametrize("name", ["1.txt", "1.json", "1.csv"])
-def test_a_file_that_ends_behind_any_of_its_lines_is_refused(name: str, tmp_path: Path) -> None:
+def test_a_file_that_ends_after_any_of_its_lines_is_refused(name: str, tmp_path: Path) -> None:
     path = tmp_path / name
     for text in cuts(files()[name]):
         path.write_text(text)

@@ -48,7 +48,7 @@ def test_a_lowered_table_for_torch_is_proved(tmp_path: Path) -> None:
         ("1f1b --graph two-tower:2", "no graph that branches"),
     ],
 )
-def test_what_torch_cannot_express_is_told(name: str, words: str, lower: list[str]) -> None:
+def test_what_torch_cannot_express_is_reported(name: str, words: str, lower: list[str]) -> None:
     refused(weft("export", *name.split(), "--format", "torch-csv", *lower), words)
 
 
@@ -66,7 +66,7 @@ def test_a_trace_has_a_slice_for_each_action() -> None:
 
 
 def test_timelines_read_back() -> None:
-    exported = weft("export", "zbv", "--lag", "0.5", "--format", "timeline-json").stdout
+    exported = weft("export", "zbv", "--latency", "0.5", "--format", "timeline-json").stdout
     timeline = from_json(exported)
     assert isinstance(timeline, Timeline)
     assert timeline.program == PROGRAM

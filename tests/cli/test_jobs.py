@@ -3,30 +3,38 @@
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from weft.cli.jobs import Choice, Job, as_config, on_ranks, settings_of
+from weft.cli.jobs import SHAPE, Job, as_config, on_ranks, settings_of
 from weft.cli.train import command
 from weft.notation import to_text
+from weft.request import Sizes, Source, Training
 from weft.schedules import one_f_one_b
 
 
-def asked(*words: str) -> tuple[Choice, Job]:
+def asked(*words: str) -> Job:
     """What a command line asks for."""
     given = command.make_context("train", list(words)).params
-    values = [
-        {name: given[name] for name in bundle.__dataclass_fields__} for bundle in (Choice, Job)
-    ]
-    return Choice(**values[0]), Job(**values[1])
+
+    def bundle(names: Iterable[str]) -> dict[str, Any]:
+        return {name: given[name] for name in names}
+
+    return Job(
+        given["schedule"],
+        Sizes(**bundle(SHAPE)),
+        Training(**bundle(Training.__dataclass_fields__)),
+        Source(**bundle(Source.__dataclass_fields__)),
+    )
 
 
 def kept(*words: str) -> dict[str, Any]:
-    choice, job = asked(*words)
-    return tomllib.loads(as_config(choice, job, settings_of(choice, job)))
+    job = asked(*words)
+    return tomllib.loads(as_config(job, settings_of(job)))
 
 
 def test_sizes_that_went_by_default_are_kept() -> None:
@@ -37,7 +45,8 @@ def test_sizes_that_went_by_default_are_kept() -> None:
 
 def test_every_option_is_a_key() -> None:
     found = kept("--schedule", "chimera", "--pipes", "2", "--variant", "doubling", "-n", "16")
-    names = [*Choice.__dataclass_fields__, *Job.__dataclass_fields__]
+    bundles = (Training, Source)
+    names = ["schedule", *SHAPE, *(name for one in bundles for name in one.__dataclass_fields__)]
     missing = {name.replace("_", "-") for name in names} - set(found)
     assert missing == {"data", "token-type", "vocabulary", "round", "temper"}
     assert found["predict"] is False
@@ -61,5 +70,5 @@ def test_what_was_found_in_tokens_is_kept(tmp_path: Path) -> None:
 
 
 def test_a_program_has_the_devices_that_its_file_says() -> None:
-    choice, _ = asked("--schedule", "program.txt")
-    assert on_ranks(choice) == choice
+    job = asked("--schedule", "program.txt")
+    assert on_ranks(job) == job

@@ -20,7 +20,7 @@ def test_every_schedule_has_its_line() -> None:
 
 
 def test_all_about_one() -> None:
-    told = weft("list", "interleaved-1f1b").stdout
+    shown = weft("list", "interleaved-1f1b").stdout
     for fragment in (
         "Megatron-LM",
         "(N + (D - 1)/K)(F + B)",
@@ -29,13 +29,13 @@ def test_all_about_one() -> None:
         "--variant ragged",
         "weft draw interleaved-1f1b -d 4 -n 8 -k 2",
     ):
-        assert fragment in told
+        assert fragment in shown
 
 
 def test_examples_work() -> None:
     for schedule in REGISTRY:
-        told = weft("list", schedule.name).stdout.splitlines()
-        (example,) = (line.split("weft ")[1] for line in told if line.startswith("try"))
+        shown = weft("list", schedule.name).stdout.splitlines()
+        (example,) = (line.split("weft ")[1] for line in shown if line.startswith("try"))
         assert weft(*example.split()).exit_code == 0
 
 
@@ -85,15 +85,15 @@ def test_every_device_has_its_line() -> None:
     ],
 )
 def test_all_about_a_model_or_a_device(words: str, fragments: list[str]) -> None:
-    told = weft("list", *words.split()).stdout
+    shown = weft("list", *words.split()).stdout
     for fragment in [*fragments, "source", "try"]:
-        assert fragment in told
+        assert fragment in shown
 
 
 @pytest.mark.parametrize("words", ["models kimi-k2", "models gpt-cpu", "devices h100"])
 def test_their_examples_work(words: str) -> None:
-    told = weft("list", *words.split()).stdout.splitlines()
-    (example,) = (line.split("weft ")[1] for line in told if line.startswith("try"))
+    shown = weft("list", *words.split()).stdout.splitlines()
+    (example,) = (line.split("weft ")[1] for line in shown if line.startswith("try"))
     assert weft(*example.split()).exit_code == 0
 
 

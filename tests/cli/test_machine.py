@@ -60,7 +60,7 @@ def test_devices_that_share_a_stage_feed_microbatches_of_their_own() -> None:
     assert 0.3 < figures["speed"]["mfu"] < 0.7
 
 
-def test_the_speed_of_a_run_without_flush_is_that_of_its_steady_state() -> None:
+def test_the_speed_of_an_asynchronous_run_is_that_of_its_steady_state() -> None:
     figures = weft_json("simulate", "pipedream-2bw", "-d", "4", "-n", "8", *GPT)
     tokens = 8 * 3 * 1024 / figures["steady"]["period"]
     assert figures["speed"]["tokens_per_second"] == pytest.approx(tokens)
@@ -92,10 +92,10 @@ def test_what_was_measured_makes_an_estimate() -> None:
     (line,) = (
         line for line in weft("simulate", *words).stdout.splitlines() if line.startswith("seconds")
     )
-    told = (100 * shares["interpolated"], 100 * shares["derived"])
+    shown = (100 * shares["interpolated"], 100 * shares["derived"])
     assert line.split(maxsplit=2)[1:] == [
         "estimate",
-        f"{told[0]:.1f}% interpolated, {told[1]:.1f}% derived",
+        f"{shown[0]:.1f}% interpolated, {shown[1]:.1f}% derived",
     ]
 
 
@@ -162,17 +162,20 @@ def test_a_timeline_with_derived_costs_reads_back() -> None:
         ("--model gpt-6.2b --device a1000", "did you mean 'a100'?"),
         ("--model nowhere.json --device a100", "nowhere.json: cannot be read"),
         ("--model gpt-6.2b --device no/where", "no/where: cannot be read"),
-        ("--model gpt-6.2b --device a100 --lag 1", "leave out --lag"),
+        ("--model gpt-6.2b --device a100 --latency 1", "leave out --latency"),
         ("--model gpt-6.2b --device a100 --forward 1 --pair 2", "leave out --forward and --pair"),
         ("--model gpt-6.2b --device a100 --cost cost.json", "leave out --cost"),
-        ("--model gpt-6.2b --device a100 --layers 3,x", "'3,x' are no numbers like 3,4,4,3"),
-        ("--model gpt-6.2b --device a100 --layers 10,-1", "'10,-1' are no numbers"),
+        (
+            "--model gpt-6.2b --device a100 --layers 3,x",
+            "'3,x' is not a list of at most 65,536 numbers, like 3,4,4,3",
+        ),
+        ("--model gpt-6.2b --device a100 --layers 10,-1", "'10,-1' is not a list of"),
         ("--model gpt-6.2b --device a100 --state-bytes 2,4", "--state-bytes has 2 numbers"),
-        ("--model gpt-6.2b --device a100 --state-bytes 2,4,nan", "'2,4,nan' are no numbers"),
-        ("--model gpt-6.2b --device a100 --microbatch-size 0", "0 is less than 1"),
+        ("--model gpt-6.2b --device a100 --state-bytes 2,4,nan", "'2,4,nan' is not a list of"),
+        ("--model gpt-6.2b --device a100 --microbatch-size 0", "0 is not a whole number from 1 to"),
         (
             "--model gpt-6.2b --device a100 --sequence 9999999999",
-            "9999999999 is more than 1,000,000,000",
+            "9999999999 is not a whole number from 1 to 1,000,000,000",
         ),
         ("--model gpt-6.2b --device a100 --layers 10,20", "layers: 2 counts for 4 stages"),
         ("--model gpt-6.2b --device a100 --expert-parallel 2", "0 experts of a layer"),
@@ -206,7 +209,7 @@ def test_a_file_that_makes_no_sense_is_refused(
 
 
 @pytest.mark.parametrize("command", ["simulate", "draw"])
-def test_what_does_not_fit_is_told_and_shown(command: str) -> None:
+def test_what_does_not_fit_is_reported_and_shown(command: str) -> None:
     result = weft(command, *TOO_LARGE)
     assert result.exit_code == 0
     assert result.stdout.startswith("1f1b: 4 devices, 8 microbatches")

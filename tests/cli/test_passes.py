@@ -71,7 +71,7 @@ def test_versions_and_updates_are_drawn() -> None:
         (("--offload", "9"), "stages are numbered 0 to 3"),
         (("--offload", "x"), "`all`, or stages like 0,2,4"),
         (("--recompute", "-1"), "stages are numbered 0 to 3"),
-        (("--experts", "0"), "0 is less than 1"),
+        (("--experts", "0"), "0 is not a whole number from 1 to"),
         (("--copy", "nan"), "not a finite number"),
         (("--offload", "all", "--copy", "1", "--model", "gpt-6.2b", "--device", "a100"), "--copy"),
     ],
@@ -96,5 +96,5 @@ def test_steps_follow_each_other_with_their_updates() -> None:
 
 def test_what_updates_itself_has_no_further_steps() -> None:
     refused(weft("draw", "pipedream", "--steps", "2"), "--updates has its steps")
-    refused(weft("draw", "1f1b", "--steps", "0"), "less than 1")
+    refused(weft("draw", "1f1b", "--steps", "0"), "0 is not a whole number from 1")
     refused(weft("draw", "1f1b", "--steps", "9999999"), "actions or more")

@@ -47,7 +47,7 @@ def test_a_reader_that_stops_is_no_error() -> None:
     assert run.stdout.strip() in ("0", "141")
 
 
-def test_a_full_disk_is_told() -> None:
+def test_a_full_disk_is_reported() -> None:
     with open("/dev/full", "w") as full:
         run = subprocess.run(
             [sys.executable, "-m", "weft", "list"],
@@ -63,7 +63,7 @@ def test_an_interrupt_ends_quietly(monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("weft.cli.asked.timed", interrupted)
+    monkeypatch.setattr("weft.request.Request.timed", interrupted)
     result = weft("simulate", "1f1b")
     assert result.exit_code == 130
     assert "Traceback" not in result.stderr
@@ -83,8 +83,8 @@ def test_a_narrow_screen_cuts_nothing(words: str) -> None:
 
 
 def test_a_dumb_terminal_has_a_width_too() -> None:
-    told = weft("list", FORCE_COLOR="1", TERM="dumb", COLUMNS="60").stdout
-    assert max(map(len, told.splitlines())) <= 60
+    message = weft("list", FORCE_COLOR="1", TERM="dumb", COLUMNS="60").stdout
+    assert max(map(len, message.splitlines())) <= 60
 
 
 # help
@@ -130,9 +130,9 @@ def test_examples_in_the_help_print_what_they_show(
 
 @pytest.mark.parametrize("command", ["draw", "simulate", "compare", "verify", "export"])
 def test_options_stand_under_headings(command: str) -> None:
-    told = weft(command, "--help").stdout
+    message = weft(command, "--help").stdout
     shape, units, machine, own = (
-        told.index(f"\n{heading}:\n")
+        message.index(f"\n{heading}:\n")
         for heading in (
             "The shape",
             "Costs in units, or from a file",
@@ -140,13 +140,15 @@ def test_options_stand_under_headings(command: str) -> None:
             "Options",
         )
     )
-    assert shape < told.index("--devices D") < units < told.index("--lag SECONDS") < machine
-    assert machine < told.index("--model NAME|FILE") < told.index("--state-bytes W") < own
+    assert (
+        shape < message.index("--devices D") < units < message.index("--latency SECONDS") < machine
+    )
+    assert machine < message.index("--model NAME|FILE") < message.index("--state-bytes W") < own
 
 
 @pytest.mark.parametrize("command", ["train", "profile"])
 def test_the_options_of_a_job_stand_under_headings_too(command: str) -> None:
-    told = weft(command, "--help").stdout
+    message = weft(command, "--help").stdout
     order = [
         "The program:",
         "--devices D",
@@ -156,7 +158,7 @@ def test_the_options_of_a_job_stand_under_headings_too(command: str) -> None:
         "--layers N",
     ]
     order += ["The data:", "--vocabulary V", "Options:", "--config FILE.toml"]
-    places = [told.index(words) for words in order]
+    places = [message.index(words) for words in order]
     assert places == sorted(places)
 
 
@@ -190,9 +192,9 @@ def test_a_name_that_is_no_schedule_completes_as_a_file() -> None:
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_the_completion_of_a_shell_asks_weft(shell: str) -> None:
-    told = weft("completion", shell).stdout
-    assert f"_WEFT_COMPLETE={shell}_complete" in told
-    assert "weft" in told
+    message = weft("completion", shell).stdout
+    assert f"_WEFT_COMPLETE={shell}_complete" in message
+    assert "weft" in message
 
 
 def test_bash_completes(tmp_path: Path) -> None:

@@ -9,10 +9,10 @@ import pytest
 from weft.cli import progress
 
 
-def test_what_takes_long_is_told_until_it_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_takes_long_is_reported_until_it_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(progress, "PATIENCE", 0.0)
     begun, ended = Event(), Event()
-    with progress.late(begun.set, ended.set):
+    with progress.if_slow(begun.set, ended.set):
         assert begun.wait(timeout=60)
         assert not ended.is_set()
     assert ended.is_set()
@@ -21,7 +21,7 @@ def test_what_takes_long_is_told_until_it_ends(monkeypatch: pytest.MonkeyPatch) 
 def test_what_is_quick_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(progress, "PATIENCE", 3600.0)
     begun = Event()
-    with progress.late(begun.set, lambda: None):
+    with progress.if_slow(begun.set, lambda: None):
         pass
     assert not begun.is_set()
 

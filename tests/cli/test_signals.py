@@ -73,7 +73,7 @@ needs_proc = pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="ne
 @needs_proc
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("command", [ALONE, LAUNCHED], ids=["weft", "torchrun"])
-def test_a_signal_leaves_no_process_behind(
+def test_a_signal_leaves_no_process(
     command: list[str], number: signal.Signals, tmp_path: Path
 ) -> None:
     with training(command, tmp_path) as (process, terminal):
@@ -89,7 +89,7 @@ def test_a_signal_leaves_no_process_behind(
 @pytest.mark.parametrize(
     "number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL], ids=str
 )
-def test_a_signal_leaves_no_folder_behind(number: signal.Signals, tmp_path: Path) -> None:
+def test_a_signal_leaves_no_folder(number: signal.Signals, tmp_path: Path) -> None:
     with training(ALONE, tmp_path) as (process, terminal):
         assert [*tmp_path.glob("weft-*")] != []
         process.send_signal(number)

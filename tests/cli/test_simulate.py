@@ -54,7 +54,7 @@ def makespan(words: str) -> float:
         ("gpipe -d 4 -n 8 --forward 2 --backward 3", 55),
         ("gpipe -d 4 -n 8 --forward 2 --input-grad 1 --weight-grad 2", 55),
         ("gpipe -d 4 -n 8 --input-grad 3", 55),
-        ("gpipe -d 4 -n 8 --lag 0.25", 34.5),
+        ("gpipe -d 4 -n 8 --latency 0.25", 34.5),
         ("gpipe -d 4 -n 8 --variant recompute-early", 41),
         ("interleaved-1f1b -d 4 -n 8 -k 4", (8 + 3 / 4) * 3),
         ("chimera -d 8 -n 8 --pipes 2", 3 * 8 + 2 * (8 // 2 - 2)),
@@ -113,10 +113,10 @@ def test_memory_beyond_a_capacity_is_a_warning_here_and_a_broken_rule_there(tmp_
 
 
 def test_a_report_for_people() -> None:
-    report = weft("simulate", "1f1b", "-d", "4", "-n", "8", "--lag", "0.5").stdout
+    report = weft("simulate", "1f1b", "-d", "4", "-n", "8", "--latency", "0.5").stdout
     for line in (
         "time           41     from the first start to the last end",
-        "bubble, wall   41.5%  idle share of all devices within that time",
+        "bubble, wall   41.5%  idle fraction of all devices within that time",
         "device  work  idle  warm-up  value  exposed  order  cool-down  peak  memory",
         "critical path: 22 actions (11 B, 11 F)",
     ):
@@ -130,3 +130,11 @@ def test_a_cyclic_program_breaks_a_rule(command: str) -> None:
     assert result.exit_code == 1
     assert result.stdout == ""
     assert result.stderr.startswith("weft: interleaved-1f1b on 4 devices: deadlock: device 0 waits")
+
+
+def test_an_option_keeps_its_old_name_and_does_not_mention_it() -> None:
+    words = ("simulate", "zbv", "-d", "4", "-n", "8")
+    assert weft_json(*words, "--lag", "0.5") == weft_json(*words, "--latency", "0.5")
+    text = weft("simulate", "--help").stdout
+    assert "--latency SECONDS" in text
+    assert "--lag" not in text

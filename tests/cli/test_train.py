@@ -75,7 +75,7 @@ def test_the_reference_prints_a_table() -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ("--schedule 1f1b --switch-after 2", "flushes after every step: --switch-after"),
+        ("--schedule 1f1b --switch-after 2", "is synchronous: --switch-after"),
         ("--schedule pipedream-2bw -d 4 -n 2", "Nearest that works: 3 microbatches"),
         ("--schedule wpipe -d 4 -n 4 -k 3", "exactly 2 stages per device"),
         ("--schedule wpipe -d 4 -n 4 --round 2", "rounds of R >= D - 1"),
@@ -84,9 +84,9 @@ def test_the_reference_prints_a_table() -> None:
         ("--schedule 1f1b -d 16 --reference", "use --layers 14"),
         ("--data nowhere.txt", "nowhere.txt"),
         ("--heads 3 --reference", "3 heads do not divide 64"),
-        ("--steps 0", "0 is less than 1"),
+        ("--steps 0", "0 is not a whole number from 1 to"),
         ("--out .", "exists"),
-        ("--learning-rate nan", "nan is not in the range"),
+        ("--learning-rate nan", "nan is not a number from 0 to 1"),
         ("--vocabulary 9", "--vocabulary is for tokens"),
         ("--token-type uint16", "--token-type is for tokens"),
         ("--data nowhere.bin", "nowhere.bin is not a file"),

@@ -66,7 +66,7 @@ def test_memory_takes_units(path: Path) -> None:
     tight = weft("verify", "1f1b", "-d", "8", "-n", "24", *machine, "--memory", "20GiB")
     assert "device 0 needs memory of 21.32 GiB at 0F7 and has 20 GiB." in tight.stdout
     assert weft("verify", str(path), "--memory", "1KiB").exit_code == 0
-    refused(weft("verify", str(path), "--memory", "-1"), "'-1' is no number of bytes")
+    refused(weft("verify", str(path), "--memory", "-1"), "'-1' is not a number of bytes")
     refused(weft("verify", str(path), "--memory", "20 parsecs"), "GiB")
 
 
@@ -74,8 +74,8 @@ def test_what_has_no_limit_is_not_said_to_be_proved(path: Path) -> None:
     lines = weft("verify", str(path)).stdout.splitlines()
     assert "memory         no limit; --memory or --device gives one" in lines
     assert "channel depth  no limit; --channel-depth gives one" in lines
-    told = weft("verify", str(path), "--memory", "9", "--channel-depth", "2").stdout
-    assert "no limit" not in told
+    text = weft("verify", str(path), "--memory", "9", "--channel-depth", "2").stdout
+    assert "no limit" not in text
 
 
 def test_torch_tables_are_read(tmp_path: Path) -> None:

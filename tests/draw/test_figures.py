@@ -37,8 +37,8 @@ def labels(row: str) -> list[str]:
 
 
 def bubble(name: str, picture: int = 0) -> str:
-    told = pictures(name)[picture][1].partition("bubble wall ")[2]
-    return told.split()[0]
+    shown = pictures(name)[picture][1].partition("bubble wall ")[2]
+    return shown.split()[0]
 
 
 def test_no_figure_is_missing() -> None:
@@ -77,10 +77,10 @@ def test_figure_1_naive_pipelining_mixes_versions() -> None:
 
 
 def test_figure_2a_and_2b_differ_in_when_backwards_run() -> None:
-    gpipe, flush = rows("wpipe-2a"), rows("wpipe-2b")
+    gpipe, synchronous = rows("wpipe-2a"), rows("wpipe-2b")
     assert labels(gpipe[2])[:4] == ["F1", "F2", "F3", "F4"]
-    assert labels(flush[2])[:4] == ["F1", "B1", "F2", "B2"]
-    for row in gpipe + flush:
+    assert labels(synchronous[2])[:4] == ["F1", "B1", "F2", "B2"]
+    for row in gpipe + synchronous:
         assert labels(row).count("U") == 2  # once in a mini-batch
 
 
@@ -92,8 +92,8 @@ def test_figure_2c_pipedream_updates_at_every_microbatch_and_stashes() -> None:
 
 def test_figure_2d_microbatches_2_and_4_update() -> None:
     for row in rows("wpipe-2d"):
-        told = labels(row)
-        updating = [before for before, sign in pairwise(told) if sign == "U"]
+        shown = labels(row)
+        updating = [before for before, sign in pairwise(shown) if sign == "U"]
         assert updating == ["B2", "B4", "B6"]
 
 
@@ -101,9 +101,9 @@ def test_figure_3_no_forward_passes_an_update_any_more() -> None:
     overlapped = labels(rows("wpipe-2d")[0])
     assert overlapped.index("F4") < overlapped.index("U")
     for row in rows("wpipe-3"):
-        told = labels(row)
+        shown = labels(row)
         for period in range(3):
-            steps = told[5 * period : 5 * period + 5]
+            steps = shown[5 * period : 5 * period + 5]
             assert {*steps[:4]} == {f"{kind}{2 * period + n}" for kind in "FB" for n in (1, 2)}
             assert steps[4] == "U"
     assert bubble("wpipe-3") > bubble("wpipe-2d")
@@ -116,7 +116,7 @@ def test_figure_4c_has_the_order_of_the_authors_code() -> None:
     assert labels(rows("wpipe-4c")[0])[:25] == first.split()
 
 
-def test_figure_5_only_the_first_group_runs_behind() -> None:
+def test_figure_5_only_the_first_group_is_stale() -> None:
     for row in rows("wpipe-5"):
         for letter, number, prime, version in re.findall(r"([FB])(\d)('?)([₀₁₂])", row):
             period = (int(number) - 1) // 3
@@ -125,8 +125,8 @@ def test_figure_5_only_the_first_group_runs_behind() -> None:
 
 
 def test_figure_15_groups_in_turn() -> None:
-    told = " ".join(labels(rows("wpipe-15")[3]))
-    assert told == ("F1 F2 F3 F4 F1' F2' F3' F4' B1' B2' B3' B4' B1 B2 B3 B4")
+    shown = " ".join(labels(rows("wpipe-15")[3]))
+    assert shown == ("F1 F2 F3 F4 F1' F2' F3' F4' B1' B2' B3' B4' B1 B2 B3 B4")
 
 
 # the lecture

@@ -1,4 +1,4 @@
-"""Notebooks: what they are told, and what they show."""
+"""Notebooks: what they are given, and what they show."""
 
 from __future__ import annotations
 

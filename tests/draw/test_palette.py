@@ -1,4 +1,4 @@
-"""The palette: every shade can be told from its neighbours, and carries a label."""
+"""The palette: every shade differs from its neighbours, and carries a label."""
 
 from __future__ import annotations
 
@@ -44,11 +44,11 @@ def test_no_two_marks_look_alike() -> None:
 
 
 def seen_without_red(shade: Colour) -> tuple[float, float]:
-    """What is left to eyes that cannot tell red from green: lightness, and blue against yellow."""
+    """What eyes see that are blind to red and green: lightness, and blue against yellow."""
     return 255 * shade.luminance**0.5, shade.blue - (shade.red + shade.green) / 2
 
 
-def test_the_usual_palette_is_told_apart_without_red_and_green() -> None:
+def test_the_usual_palette_is_distinct_without_red_and_green() -> None:
     kinds = (Kind.F, Kind.B, Kind.I, Kind.W, Kind.SEND_ACTIVATION, Kind.UPDATE)
     for one, other in combinations(kinds, 2):
         pairs = zip(*(seen_without_red(shade(Mark(kind))) for kind in (one, other)), strict=True)

@@ -24,7 +24,7 @@ Track = tuple[int, int]
 
 def timed(program: Program) -> Timeline:
     """With messages that take time, so that a wire is busy."""
-    cost = Share(lag=0.25).cost(program)
+    cost = Share(latency=0.25).cost(program)
     network = replace(
         cost.network,
         message=(2.0,) * len(program.graph.edges),
@@ -124,20 +124,20 @@ def enclosing(track: list[Event], moment: float) -> Event:
 
 
 def test_an_arrow_leads_from_what_computes_to_what_reads() -> None:
-    """Behind its wires as without them."""
-    told = []
+    """With wires as without them."""
+    shown = []
     for name in ("plain", "lowered"):
         program = zbv(devices=2, microbatches=2)
         timeline = timed(program if name == "plain" else wires(program))
         tracks = slices(timeline)
-        told.append(
+        shown.append(
             [
                 enclosing(tracks[e["pid"], e["tid"]], e["ts"])["args"]["token"]
                 for e in events(timeline, "s", "f")
             ]
         )
-    assert sorted(told[0]) == sorted(told[1])
-    assert told[0][:2] == ["0F0", "1F0"]
+    assert sorted(shown[0]) == sorted(shown[1])
+    assert shown[0][:2] == ["0F0", "1F0"]
 
 
 @each_timeline
@@ -156,7 +156,7 @@ def test_counters_follow_memory_back_to_where_it_began(timeline: Timeline) -> No
     assert not found
 
 
-def test_memory_is_told_by_category() -> None:
+def test_memory_is_shown_by_category() -> None:
     names = {event["name"] for event in events(TIMELINES["zbv, lowered"], "C")}
     assert names == {
         f"memory: {category.value}"
@@ -164,10 +164,10 @@ def test_memory_is_told_by_category() -> None:
     }
 
 
-def test_a_slice_tells_what_it_waited_for_and_why() -> None:
-    told = {e["args"]["token"]: e["args"] for e in events(TIMELINES["1f1b"], "X")}
-    assert told["0F0"] == {"token": "0F0", "stage": 0, "microbatch": 0}
-    assert told["0B2"] == {
+def test_a_slice_says_what_it_waited_for_and_why() -> None:
+    shown = {e["args"]["token"]: e["args"] for e in events(TIMELINES["1f1b"], "X")}
+    assert shown["0F0"] == {"token": "0F0", "stage": 0, "microbatch": 0}
+    assert shown["0B2"] == {
         "token": "0B2",
         "stage": 0,
         "microbatch": 2,
@@ -187,9 +187,9 @@ def test_what_is_no_computation_says_what_it_does() -> None:
     assert {"send:F0", "recv:B0", "U'", "reduce'"} <= names
 
 
-def test_versions_are_told() -> None:
-    told = {e["args"]["token"]: e["args"] for e in events(TIMELINES["versions"], "X")}
-    assert told["2F1@1"]["version"] == 1
+def test_versions_are_shown() -> None:
+    shown = {e["args"]["token"]: e["args"] for e in events(TIMELINES["versions"], "X")}
+    assert shown["2F1@1"]["version"] == 1
 
 
 def test_a_measured_timeline_begins_at_0() -> None:

@@ -50,20 +50,20 @@ def fills(picture: ElementTree.Element) -> set[str]:
 
 
 def test_title_figures_axis_and_legend_are_text() -> None:
-    told = words(parsed(timeline()))
-    assert told[:2] == [
+    reported = words(parsed(timeline()))
+    assert reported[:2] == [
         "1f1b: 4 devices, 8 microbatches",
         "time 33 · bubble wall 27.3% · bubble span 27.3% · peak 4 in flight",
     ]
     for word in ("device", "time", "0", "30", "forward", "backward", "idle"):
-        assert word in told
+        assert word in reported
 
 
 def test_every_action_has_its_box_and_label() -> None:
-    told = words(parsed(timeline()))
+    reported = words(parsed(timeline()))
     for kind in "FB":
         for microbatch in range(8):
-            assert told.count(f"{kind}{microbatch}") == 4
+            assert reported.count(f"{kind}{microbatch}") == 4
 
 
 def test_a_box_starts_and_ends_with_its_action() -> None:
@@ -78,8 +78,8 @@ def test_a_box_starts_and_ends_with_its_action() -> None:
 
 
 def test_times_in_seconds_have_a_unit() -> None:
-    told = words(parsed(replace(timeline(), is_measured=True)))
-    assert "time (s)" in told
+    reported = words(parsed(replace(timeline(), is_measured=True)))
+    assert "time (s)" in reported
 
 
 def test_colours_are_those_of_the_palette() -> None:
@@ -89,7 +89,7 @@ def test_colours_are_those_of_the_palette() -> None:
     assert shade(Mark(Kind.B), SAFE).code not in seen
 
 
-def test_weight_gradients_are_hatched_so_that_print_tells_them() -> None:
+def test_weight_gradients_are_hatched_so_that_they_differ_in_print() -> None:
     picture = parsed(timeline("zbv"))
     patterns = {pattern.get("id") for pattern in picture.iter(f"{SVG}pattern")}
     assert {f"url(#{name})" for name in patterns} == {
@@ -121,17 +121,17 @@ def test_two_actions_in_one_slot_stand_above_each_other() -> None:
 def test_streams_have_three_rows_and_their_kinds() -> None:
     program = kimi_k2(devices=2, microbatches=4, stages_per_device=2)
     drawn = simulate(wires(program))
-    told = words(parsed(drawn, view=View(bands_of=streams)))
-    assert "0 compute" in told
-    assert "1 comm" in told
-    assert "send to another device" in told
+    reported = words(parsed(drawn, view=View(bands_of=streams)))
+    assert "0 compute" in reported
+    assert "1 comm" in reported
+    assert "send to another device" in reported
 
 
 def test_only_some_devices_and_some_time() -> None:
     picture = parsed(timeline(), view=View(only=(3,), window=Window(3, 9), count_from=1))
-    told = words(picture)
-    assert {"F1", "B1", "F2", "B2"} <= set(told)
-    assert not {"F0", "B0", "F8", "B8"} & set(told)
+    reported = words(picture)
+    assert {"F1", "B1", "F2", "B2"} <= set(reported)
+    assert not {"F0", "B0", "F8", "B8"} & set(reported)
 
 
 def test_a_window_outside_and_an_unknown_device_are_refused() -> None:
@@ -142,9 +142,9 @@ def test_a_window_outside_and_an_unknown_device_are_refused() -> None:
 
 
 def test_memory_stands_under_each_device() -> None:
-    told = words(parsed(timeline("gpipe"), look=Look(has_memory=True)))
-    assert told.count("9") == 4  # eight in flight, and the weights
-    assert "memory: activations" in told
+    reported = words(parsed(timeline("gpipe"), look=Look(has_memory=True)))
+    assert reported.count("9") == 4  # eight in flight, and the weights
+    assert "memory: activations" in reported
 
 
 def test_themes_differ_in_paper() -> None:

@@ -133,7 +133,9 @@ def test_of_many_devices_the_first_and_the_last_are_drawn() -> None:
     assert sum(line.endswith("|") for line in lines) == 64
 
 
-@pytest.mark.parametrize("share", [Share(0, 0, 0), Share(0, 0, 0, lag=1.0), Share(1e-9, 0, 1e9)])
+@pytest.mark.parametrize(
+    "share", [Share(0, 0, 0), Share(0, 0, 0, latency=1.0), Share(1e-9, 0, 1e9)]
+)
 def test_any_cost_can_be_drawn(share: Share) -> None:
     program = one_f_one_b(devices=3, microbatches=4)
     drawn = simulate(program, share.cost(program))

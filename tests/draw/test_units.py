@@ -16,7 +16,7 @@ PROGRAM = one_f_one_b(devices=4, microbatches=8)
 
 
 @pytest.mark.parametrize(
-    ("seconds", "told"),
+    ("seconds", "text"),
     [
         (0.0, "0 s"),
         (19.926, "19.93 s"),
@@ -30,16 +30,16 @@ PROGRAM = one_f_one_b(devices=4, microbatches=8)
         (86400.0, "86400 s"),
     ],
 )
-def test_seconds(seconds: float, told: str) -> None:
-    assert fitting(seconds, SECONDS).amount(seconds) == told
+def test_seconds(seconds: float, text: str) -> None:
+    assert fitting(seconds, SECONDS).amount(seconds) == text
 
 
 @pytest.mark.parametrize(
-    ("size", "told"),
+    ("size", "text"),
     [(80e9, "74.51 GiB"), (2.0**20, "1 MiB"), (1000, "1000 bytes"), (3, "3 bytes"), (0, "0 GiB")],
 )
-def test_bytes(size: float, told: str) -> None:
-    assert fitting(size, BYTES).amount(size) == told
+def test_bytes(size: float, text: str) -> None:
+    assert fitting(size, BYTES).amount(size) == text
 
 
 def test_in_one_unit_small_numbers_stay_short() -> None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from weft.cost import Cost, Share
-from weft.explain import candidates, explain, larger, record, told, tried
+from weft.explain import candidates, explain, in_words, larger, record, tried
 from weft.explain.account import accounts, by_cause
 from weft.explain.costs import changes
 from weft.explain.holding import holdings
@@ -38,7 +38,7 @@ EVERY = pytest.mark.parametrize("name", [schedule.name for schedule in REGISTRY]
 
 @EVERY
 def test_work_and_idle_time_make_up_the_whole(name: str) -> None:
-    timeline = of(name, Share(lag=0.1))
+    timeline = of(name, Share(latency=0.1))
     for account in accounts(timeline):
         assert account.work + account.idle == pytest.approx(timeline.makespan)
         assert sum(account.by_cause.values()) == pytest.approx(account.idle)
@@ -60,7 +60,7 @@ def test_causes_are_ranked() -> None:
 
 @EVERY
 def test_kinds_and_waiting_make_up_the_critical_path(name: str) -> None:
-    timeline = of(name, Share(lag=0.1))
+    timeline = of(name, Share(latency=0.1))
     found = path(timeline)
     assert sum(found.kinds.values()) + found.waiting == pytest.approx(timeline.makespan)
     assert found.legs[0].start == 0
@@ -77,8 +77,8 @@ def test_the_legs_of_1f1b() -> None:
     assert not stays.is_passed_on
 
 
-def test_what_travels_is_told_apart() -> None:
-    found = path(of("1f1b", Share(lag=0.5)))
+def test_what_travels_is_distinguished() -> None:
+    found = path(of("1f1b", Share(latency=0.5)))
     assert found.waiting > 0
     assert set(found.kinds) == {Kind.F, Kind.B}
 
@@ -117,9 +117,9 @@ def test_the_best_options_are_the_best() -> None:
 
 
 def test_only_what_computes_the_same_is_compared() -> None:
-    flushing = {candidate.schedule.name for candidate in candidates(one_f_one_b, SHAPE)}
-    assert "zbv" in flushing
-    assert not {"pipedream", "wpipe", "1f1b"} & flushing
+    synchronous = {candidate.schedule.name for candidate in candidates(one_f_one_b, SHAPE)}
+    assert "zbv" in synchronous
+    assert not {"pipedream", "wpipe", "1f1b"} & synchronous
     others = {candidate.schedule.name for candidate in candidates(pipedream, SHAPE)}
     assert others == {"naive-async", "pipedream", "pipedream-2bw", "wpipe"}
 
@@ -165,7 +165,7 @@ def test_a_tenth_off_an_action_is_simulated() -> None:
 
 
 def test_wires_and_uneven_stages_are_changed_where_there_are_any() -> None:
-    slow = {change.words: change.seconds for change in changes(of("1f1b", Share(lag=0.5)))}
+    slow = {change.words: change.seconds for change in changes(of("1f1b", Share(latency=0.5)))}
     assert slow["values that arrive at once"] == 33
     program = TIMELINE.program
     cost = Share().cost(program)
@@ -180,7 +180,7 @@ def test_wires_and_uneven_stages_are_changed_where_there_are_any() -> None:
 def text(timeline: Timeline) -> str:
     return "\n".join(
         line
-        for section in told(explain(timeline))
+        for section in in_words(explain(timeline))
         for line in (*section.lines, *map(" ".join, section.rows))
     )
 
@@ -207,7 +207,7 @@ def test_a_pair_waits_as_one() -> None:
     assert "1.5 value (F7|I0' needs I0' of device 1)" in text(simulate(program))
 
 
-def test_the_hosts_time_is_told_and_what_it_would_be_without() -> None:
+def test_the_hosts_time_is_shown_and_what_it_would_be_without() -> None:
     cost = replace(Share().cost(TIMELINE.program), overhead=0.1)
     words = text(simulate(TIMELINE.program, cost))
     assert "the device's host works between two actions" in words

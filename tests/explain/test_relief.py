@@ -9,7 +9,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from weft.cost import Link, Share
-from weft.explain import Relief, all_tried, candidates, explain, is_fitting, reliefs, relieved, told
+from weft.explain import (
+    Relief,
+    all_tried,
+    candidates,
+    explain,
+    in_words,
+    is_fitting,
+    reliefs,
+    relieved,
+)
 from weft.explain.options import Option, helpful
 from weft.ir.program import Program
 from weft.schedules import REGISTRY, Shape, gpipe, one_f_one_b, pipedream
@@ -98,16 +107,16 @@ def test_advice_names_only_what_fits(capacity: float) -> None:
             assert best["fastest that fits"].seconds == pytest.approx(fastest)
 
 
-def test_what_does_not_fit_is_told_so_and_never_twice_the_microbatches() -> None:
+def test_what_does_not_fit_is_reported_and_never_twice_the_microbatches() -> None:
     timeline = within(one_f_one_b.program(SHAPE), 2.5)
     explanation = explain(timeline, options=options(2.5))
-    words = [line for section in told(explanation) for line in section.lines]
+    words = [line for section in in_words(explanation) for line in section.lines]
     assert any(line.startswith("As it is, it does not fit. What would help") for line in words)
-    rows = {row[0]: row[-1] for section in told(explanation) for row in section.rows}
+    rows = {row[0]: row[-1] for section in in_words(explanation) for row in section.rows}
     assert rows["as it is"] == "more than a device has"
 
 
 def test_a_run_that_is_stale_and_does_not_fit_says_both() -> None:
     timeline = within(pipedream(devices=4, microbatches=4), 3.0)
-    rows = {row[0]: row[-1] for section in told(explain(timeline)) for row in section.rows}
+    rows = {row[0]: row[-1] for section in in_words(explain(timeline)) for row in section.rows}
     assert rows["as it is"] == "weights up to 3 updates old, more than a device has"

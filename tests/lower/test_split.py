@@ -34,7 +34,7 @@ def test_a_weight_gradient_may_wait() -> None:
 
 
 @pytest.mark.parametrize("devices", [2, 3, 4])
-def test_late_by_d_on_device_d_makes_zb_h1_of_1f1b(devices: int) -> None:
+def test_weights_later_by_d_on_device_d_makes_zb_h1_of_1f1b(devices: int) -> None:
     late = split_late(programs.one_f_one_b(devices, 8), late=range(devices))
     assert late == zb_h1(devices=devices, microbatches=8)
 
@@ -52,7 +52,7 @@ def test_a_pair_keeps_the_input_gradient_and_w_follows(order: str) -> None:
     assert kinds == [Kind.F, paired, Kind.W, Kind.I, Kind.W]
 
 
-def test_two_backwards_of_a_pair_leave_two_weight_gradients_behind_it() -> None:
+def test_two_backwards_of_a_pair_leave_two_weight_gradients_after_it() -> None:
     pair = Pair(Action(0, Kind.B, 0), Action(0, Kind.B, 1))
     lane: list[Action | Pair] = [Action(0, Kind.F, 0), Action(0, Kind.F, 1), pair]
     program = split(programs.program("pairs", [lane], 2))

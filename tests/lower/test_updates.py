@@ -13,7 +13,7 @@ from weft.lower import updates, wires
 from weft.verify import verify
 
 
-def behind(program: Program, lane: Lane, count: int) -> list[tuple[Kind, int, int, int | None]]:
+def last_of(program: Program, lane: Lane, count: int) -> list[tuple[Kind, int, int, int | None]]:
     """Kind, pipe, stage and version of the last actions of a lane."""
     actions = list(program.contents()[lane])[-count:]
     return [(a.kind, a.pipe, a.stage, a.version) for a in actions]
@@ -22,13 +22,13 @@ def behind(program: Program, lane: Lane, count: int) -> list[tuple[Kind, int, in
 def test_every_stage_is_updated_at_the_end_of_its_lane() -> None:
     lowered = updates(programs.gpipe(2, 2))
     for device in (0, 1):
-        assert behind(lowered, Lane(device), 1) == [(Kind.UPDATE, 0, device, 0)]
+        assert last_of(lowered, Lane(device), 1) == [(Kind.UPDATE, 0, device, 0)]
     assert len(lowered) == len(programs.gpipe(2, 2)) + 2
 
 
 def test_updates_follow_the_order_in_which_gradients_are_done() -> None:
     lowered = updates(programs.interleaved(2, 4, 2))
-    assert behind(lowered, Lane(0), 2) == [(Kind.UPDATE, 0, 2, 0), (Kind.UPDATE, 0, 0, 0)]
+    assert last_of(lowered, Lane(0), 2) == [(Kind.UPDATE, 0, 2, 0), (Kind.UPDATE, 0, 0, 0)]
 
 
 def test_what_does_not_learn_is_not_updated() -> None:
@@ -38,7 +38,7 @@ def test_what_does_not_learn_is_not_updated() -> None:
 
 def test_copies_of_a_stage_are_summed_before_they_are_updated() -> None:
     lowered = updates(programs.chimera())
-    reduces = {d: behind(lowered, Lane(d, Stream.REDUCE), 2) for d in (0, 1)}
+    reduces = {d: last_of(lowered, Lane(d, Stream.REDUCE), 2) for d in (0, 1)}
     assert reduces == {
         0: [(Kind.REDUCE, 1, 1, 0), (Kind.REDUCE, 0, 0, 0)],
         1: [(Kind.REDUCE, 0, 1, 0), (Kind.REDUCE, 1, 0, 0)],

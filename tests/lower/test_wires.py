@@ -110,15 +110,15 @@ def test_a_periodic_program_repeats_its_wires() -> None:
 @settings(deadline=None, max_examples=50)
 @given(
     program=st.sampled_from(list(programs.VALID.values())),
-    lag=st.floats(0, 3, allow_nan=False),
+    latency=st.floats(0, 3, allow_nan=False),
 )
-def test_where_only_lag_counts_wires_take_no_time(program: Program, lag: float) -> None:
-    cost = Share(lag=lag).cost(program)
+def test_where_only_latency_counts_wires_take_no_time(program: Program, latency: float) -> None:
+    cost = Share(latency=latency).cost(program)
     plain, wired = simulate(program, cost), simulate(wires(program), cost)
     assert wired.makespan == pytest.approx(plain.makespan)
 
 
-def test_the_channels_of_very_many_devices_are_told_apart() -> None:
+def test_the_channels_of_very_many_devices_are_distinct() -> None:
     """Their numbers, those of actions and those of edges do not fit into one number together."""
     devices = 50_000
     lanes = [[Action(stage, Kind.F, 0), Action(stage, Kind.B, 0)] for stage in range(devices)]

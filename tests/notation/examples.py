@@ -57,13 +57,13 @@ SWAPPED = """\
 1SEND_B2,2RECV_B3,2I3,1I3,1SEND_B3,1W2,2W3,2REDUCE_GRAD,1W3,1REDUCE_GRAD
 """
 
-# All sends behind all computations of their kind, all receives in front of them: torch runs it.
+# All sends after all computations of their kind, all receives in front of them: torch runs it.
 APART = """\
 0F0,0F1,0SEND_F0,0SEND_F1,0RECV_B0,0RECV_B1,0B0,0B1,0REDUCE_GRAD
 1RECV_F0,1RECV_F1,1F0,1F1,1B0,1B1,1SEND_B0,1SEND_B1,1REDUCE_GRAD
 """
 
-# The same with two stages on each rank; sends stand far behind, receives far in front.
+# The same with two stages on each rank; sends come long after, receives long before.
 APART_LOOPED = """\
 0F0,0F1,0SEND_F0,0SEND_F1,2RECV_F0,2RECV_F1,2F0,2F1,2SEND_F0,2SEND_F1,\
 2RECV_B0,2RECV_B1,2B0,2B1,2SEND_B0,0RECV_B0,2SEND_B1,0RECV_B1,0B0,0B1,0REDUCE_GRAD,2REDUCE_GRAD

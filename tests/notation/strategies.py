@@ -34,6 +34,7 @@ few = st.integers(0, 3)
 names = st.text(max_size=8) | st.sampled_from(["1f1b", "a b", "#", 'q"\\\n', "\u2028"])
 amounts = st.floats(0, 1e12) | st.integers(0, 9)
 Slot = Action | Pair
+Groups = tuple[tuple[int, ...], ...]
 
 
 @st.composite
@@ -45,8 +46,8 @@ def graphs(draw: DrawFn) -> Graph:
     some = st.lists(st.sampled_from(every), unique=True) if every else st.just([])
     edges = draw(st.just(list(Graph.chain(count).edges)) | some)
     for stage in reversed(range(count)):
-        behind = [stages[v] for u, v in edges if u == stage]
-        if behind and not any(other.is_learning for other in behind):
+        after = [stages[v] for u, v in edges if u == stage]
+        if after and not any(other.is_learning for other in after):
             stages[stage] = replace(stages[stage], backward=Backward.NONE)
     return Graph(tuple(stages), tuple(edges), name=draw(names | st.just(f"chain:{count}")))
 
@@ -60,7 +61,19 @@ def placements(draw: DrawFn, stages: int) -> Placement:
 
 
 @st.composite
-def actions(draw: DrawFn, graph: Graph, pipes: int) -> Action:
+def shared(draw: DrawFn, stages: int) -> tuple[Groups, Groups]:
+    """Tied weights and norms."""
+    several = st.lists(st.integers(0, stages - 1), min_size=2, max_size=3, unique=True)
+    ties = draw(st.lists(several, max_size=2)) if stages > 1 else []
+    cut = draw(st.integers(0, stages))
+    norms = [group for group in (range(cut), range(cut, stages)) if len(group)]
+    return tuple(tuple(sorted(tie)) for tie in ties), tuple(
+        map(tuple, norms if draw(st.booleans()) else [])
+    )
+
+
+@st.composite
+def actions(draw: DrawFn, graph: Graph, pipes: int, ties: Groups) -> Action:
     kinds = [kind for kind in Kind if graph.edges or not kind.is_wire]
     kind = draw(st.sampled_from(kinds))
     stage, edge = draw(st.integers(0, len(graph) - 1)), None
@@ -71,7 +84,10 @@ def actions(draw: DrawFn, graph: Graph, pipes: int) -> Action:
     version, segment = draw(optional), draw(optional)
     if not kind.has_microbatch:
         pipe = draw(st.integers(0, pipes - 1))
-        return Action(stage, kind, version=version, pipe=pipe, segment=segment)
+        if ties and kind in (Kind.REDUCE, Kind.UPDATE) and draw(st.booleans()):
+            edge = draw(st.integers(0, len(ties) - 1))
+            stage = draw(st.sampled_from(ties[edge]))
+        return Action(stage, kind, version=version, pipe=pipe, edge=edge, segment=segment)
     span = draw(st.just(1) | st.integers(1, 3))
     return Action(stage, kind, draw(st.integers(0, 12)), span, version, 0, edge, segment)
 
@@ -90,7 +106,8 @@ def programs(draw: DrawFn) -> Program:
     placement = draw(placements(len(graph)))
     microbatches = draw(st.integers(1, 4))
     pipe = st.integers(0, len(placement.pipes) - 1)
-    single = actions(graph, len(placement.pipes))
+    ties, norms = draw(shared(len(graph)))
+    single = actions(graph, len(placement.pipes), ties)
     lane_list = draw(st.lists(lanes(placement.devices), unique=True, min_size=1, max_size=5))
     part = st.lists(single | st.builds(Pair, single, single), max_size=4)
     parts = [(draw(part), draw(part), draw(part)) for _ in lane_list]
@@ -113,6 +130,8 @@ def programs(draw: DrawFn) -> Program:
         pipe_of=draw(st.lists(pipe, min_size=microbatches, max_size=microbatches)),
         period=draw(st.none() | st.just(period)),
         is_stashing=draw(st.booleans()),
+        ties=ties,
+        norms=norms,
     )
 
 

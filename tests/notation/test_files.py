@@ -36,7 +36,7 @@ TIMELINE = simulate(PROGRAM)
         "," + to_torch_csv(PROGRAM),
     ],
 )
-def test_the_content_tells_the_notation(tmp_path: Path, text: str) -> None:
+def test_the_content_decides_the_notation(tmp_path: Path, text: str) -> None:
     path = tmp_path / "program.txt"
     path.write_text(text, encoding="utf-8")
     assert read_program(path) == PROGRAM

@@ -172,6 +172,13 @@ def test_a_program_may_lack_a_lane() -> None:
         ("place 0 1", "place 0 1\n" * 65, 69, "65 pipes"),
         ("0F0 0F1", " ".join(["0U@0", "0U"] * 10), None, "19 updates"),
         ("0F0 0F1", "0I0/0.experts 0W0/0.experts " * 10, None, "18 updates, reductions"),
+        ("place 0 1", "place 0 1\ntie 0", 6, "two stages or more"),
+        ("place 0 1", "place 0 1\ntie 1 0", 6, "in model order"),
+        ("place 0 1", "place 0 1\ntie 0 7", 6, "names stage 7"),
+        ("place 0 1", "place 0 1\ntie 0 x", 6, "'x' is no whole number"),
+        ("place 0 1", "place 0 1\nnorm 0 1\nnorm 1", 7, "one norm, not several"),
+        ("0F0 0F1", "0F0 0U@0~0", 6, "stage 0 has no end of a tied weight 0"),
+        ("0F0 0F1", "0F0 0F1~0", 6, "only a sum or an update names a tied weight"),
         ("device 0:", "device 0: [ ]", 6, "takes a line `period 4 versions 1 repeats 3`"),
         ("device 0:", "device 0: ] [", 6, "one [ and one ]"),
         ("device 0:", "device 0", 6, "a lane reads"),
@@ -214,3 +221,17 @@ def test_a_text_cut_off_anywhere_is_read_or_refused(end: int) -> None:
 def test_262144_actions_come_back() -> None:
     program = one_f_one_b(devices=64, microbatches=2048)
     assert from_text(to_text(program)) == program
+
+
+def test_norms_that_join_more_than_fits_in_memory_are_refused() -> None:
+    every = range(3000)
+    lines = [
+        "weft program 1",
+        "microbatches 1",
+        "graph chain 3000",
+        f"place {'0 ' * 3000}",
+        f"norm {' '.join(map(str, every))}",
+        f"device 0: {' '.join(f'{stage}U@0' for stage in every)}",
+    ]
+    with pytest.raises(NotationError, match="join 9,000,000 gradients and updates"):
+        from_text("\n".join(lines))

@@ -47,7 +47,7 @@ WRITTEN = """\
 1RECV_F0,1F0,1RECV_F1,1B0,1SEND_B0,1F1,1B1,1SEND_B1,1REDUCE_GRAD
 """
 
-# The last receive waits for a send that stands behind what waits for it.
+# The last receive waits for a send that comes after what waits for it.
 LATE = """\
 0F0,0RECV_B0,0B0,0SEND_F0
 1RECV_F0,1F0,1B0,1SEND_B0
@@ -113,7 +113,7 @@ def test_a_pair_is_an_overlapped_cell() -> None:
         ("0SEND_F0,0F0\n1RECV_F0,1F0", 1, "0SEND_F0 stands in front of the computation"),
         (LATE, 1, "0SEND_F0 comes too late: rank 0 waits in front of it"),
         (LATER, 2, "1SEND_F1 comes too late: rank 1 waits in front of it"),
-        ("0F0,0SEND_F0\n1F0,1RECV_F0", 2, "1RECV_F0 stands behind the computation"),
+        ("0F0,0SEND_F0\n1F0,1RECV_F0", 2, "1RECV_F0 comes after the computation"),
         ("0F0,(0F1;0SEND_F0)OVERLAP_F_B\n1F0", 1, "a pair is two computations"),
         ("0F0,0REDUCE_GRAD,0B0", 1, "0REDUCE_GRAD stands in front of a gradient"),
         ("0F0,0I0,0REDUCE_GRAD,0W0", 1, "0REDUCE_GRAD stands in front of a gradient"),
@@ -151,7 +151,7 @@ def test_what_torch_has_no_word_for_is_not_written(action: Action, words: str) -
         to_torch_csv(program)
 
 
-def test_all_that_torch_has_no_word_for_is_told_at_once() -> None:
+def test_all_that_torch_has_no_word_for_is_reported_at_once() -> None:
     lane = [Action(0, Kind.F, 0, span=2), Action(0, Kind.R, 0, span=2)]
     program = Program.build("p", Placement.straight(1), [lane], microbatches=2)
     with pytest.raises(NotationError) as refusal:
@@ -231,7 +231,7 @@ def test_sends_may_stand_apart_from_what_they_send() -> None:
 
 
 def test_a_send_that_leaves_after_another_of_its_channel_is_listed_after_it() -> None:
-    """The second value leaves first; who receives them so is right, who does not is told."""
+    """The second value leaves first; who receives them so is right, who does not is refused."""
     sent = "0F0,0F1,0SEND_F1,0SEND_F0,0RECV_B0,0B0,0RECV_B1,0B1\n"
     in_order = sent + "1RECV_F1,1RECV_F0,1F0,1B0,1SEND_B0,1F1,1B1,1SEND_B1\n"
     assert verify(from_torch_csv(in_order)).is_valid

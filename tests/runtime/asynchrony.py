@@ -1,4 +1,4 @@
-"""The central comparison of asynchronous training: a flow against delayed training, bit for bit."""
+"""The central comparison of asynchronous training: against the reference, bit for bit."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from tests.runtime.exactness import is_in_order
 from tests.runtime.models import MODELS, NamedParameters, adam
 from weft.ir.program import Program
 from weft.lower import recompute
-from weft.runtime import Delay, Delayed, Pipeline, Scale
-from weft.runtime import delayed as versions
-from weft.runtime.delayed import Version
+from weft.runtime import Pipeline, Reference, Scale, Staleness
+from weft.runtime import reference as versions
+from weft.runtime.reference import Method, Version
 from weft.schedules import REGISTRY, Shape
 
 Groups = Sequence[Sequence[int]]
@@ -36,6 +36,23 @@ OPTIMIZERS: dict[str, Callable[[NamedParameters], torch.optim.Optimizer]] = {
     "momentum": momentum,
     "adam": adam,
 }
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a pipeline and its reference are asked for besides, each by its own names."""
+
+    warmup: int = 0
+    predict: bool = False
+    temper: int | None = None
+    precision: torch.dtype | None = None
+    scale: Scale | float | None = None
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """For a pipeline."""
+        stale = Staleness(warmup=self.warmup, predict=self.predict, temper=self.temper)
+        return {"staleness": stale, "precision": self.precision, "scale": self.scale}
 
 
 @dataclass(frozen=True)
@@ -73,6 +90,11 @@ class Case:
         )
 
     @property
+    def method(self) -> Method:
+        """What the literature says, whatever the program does."""
+        return Method(self.version, self.program.microbatches, self.backward)
+
+    @property
     def scopes(self) -> dict[str, Groups]:
         """The stages that share a norm, for each scope that is well defined."""
         alone: dict[str, Groups] = {"stage": [[stage] for stage in range(self.stages)]}
@@ -86,15 +108,15 @@ class Case:
 def cases(devices: int) -> list[Case]:
     """Every asynchronous schedule and variant, with the least microbatches and with more."""
     few = max(1, devices - 1)
-    late, fresh = versions.pipedream_2bw(), versions.pipedream_2bw(devices - 1)
+    stale, fresh = versions.pipedream_2bw(), versions.pipedream_2bw(devices - 1)
     grouped = versions.wpipe(devices)
     made = [
         Case("naive-async", "", devices, 1, versions.pipedream(devices), 0, versions.synchronous()),
         Case("pipedream", "", devices, 1, versions.pipedream(devices)),
         Case("pipedream", "vertical-sync", devices, 1, versions.vertical_sync(devices)),
-        *(Case("pipedream-2bw", "", devices, n, late) for n in (few, devices, 2 * devices)),
+        *(Case("pipedream-2bw", "", devices, n, stale) for n in (few, devices, 2 * devices)),
         *(Case("pipedream-2bw", "fresh", devices, n, fresh) for n in (few, 2 * devices)),
-        Case("pipedream-2bw", "eager", devices, 2 * devices, late),
+        Case("pipedream-2bw", "eager", devices, 2 * devices, stale),
         *(Case("wpipe", "", devices, n, grouped, n) for n in (few, devices)),
         Case("wpipe", "", devices, 2 * devices, grouped, devices),
         Case("wpipe", "", devices, 3 * few, grouped, few),
@@ -115,7 +137,7 @@ def differences(
     model: str = "layers",
     updates: int = 6,
     drains: Collection[int] = (),
-    delay: Delay | None = None,
+    asked: Asked | None = None,
     is_recomputed: bool = False,
     version: Version | None = None,
     transport: Any = "auto",
@@ -131,20 +153,21 @@ def differences(
     copies = copy.deepcopy(stages)
     shared = {"loss": loss, "optimizer": adam, "seed": 3, **settings}
     scope = shared.pop("scope", None)
-    pipeline = Pipeline(stages, program, transport=transport, delay=delay, clip_by=scope, **shared)
+    given = asked.settings if asked else {}
+    pipeline = Pipeline(stages, program, transport=transport, clip_by=scope, **given, **shared)
+    method = case.method if version is None else replace(case.method, version=version)
+    if is_recomputed:
+        method = replace(method, recompute=versions.always)
     if case.backward is not None:  # nothing is stashed, so that a drain starts anew
-        starts = [update + 1 - (delay.warmup if delay else 0) for update in drains]
-        case = replace(
-            case,
-            version=versions.restarted(starts, case.version),
-            backward=versions.restarted(starts, case.backward),
-        )
-    shared["recompute"] = is_recomputed
-    reference = _reference(case, copies, delay, scope, version or case.version, shared)
-    found = []
+        starts = [update + 1 - (asked.warmup if asked else 0) for update in drains]
+        method = versions.restarted(starts, method)
+    groups = case.scopes[scope or next(iter(case.scopes))]
+    reference = Reference(copies, method, groups=groups, **given, **shared)
+    found, scales = [], {reference.scale}
     for update, (batch, target) in enumerate(data(program.microbatches * 3 - 1, updates)):
         result = pipeline.step(batch, target)
         wanted = reference.step(batch, target)
+        scales.add(reference.scale)
         if not torch.allclose(result.loss, wanted, rtol=0, atol=0, equal_nan=True):
             found.append(f"the loss of update {update}")
         if update in drains:
@@ -153,35 +176,9 @@ def differences(
     tolerance = 0.1 if torch.distributed.is_initialized() else 0.0
     if not is_in_order(timeline, tolerance):
         found.append("the order")
-    if delay is not None and isinstance(delay.scale, Scale) and len(set(reference._scales)) < 3:
+    if asked is not None and isinstance(asked.scale, Scale) and len(scales) < 3:
         found.append("no scale that halves and doubles")  # so that the comparison is of nothing
     return found + _different(pipeline, copies)
-
-
-def _reference(
-    case: Case,
-    stages: list[nn.Module],
-    delay: Delay | None,
-    scope: str | None,
-    version: Version,
-    shared: dict[str, Any],
-) -> Delayed:
-    delay = delay or Delay()
-    scale = delay.scale
-    return Delayed(
-        stages,
-        version,
-        microbatches=case.program.microbatches,
-        backward=case.backward,
-        groups=case.scopes[scope or next(iter(case.scopes))],
-        warmup=delay.warmup,
-        predict=delay.predict,
-        temper=delay.temper,
-        precision=delay.precision,
-        scale=scale.initial if isinstance(scale, Scale) else scale,
-        interval=scale.interval if isinstance(scale, Scale) else None,
-        **shared,
-    )
 
 
 def _different(pipeline: Pipeline, copies: list[nn.Module]) -> list[str]:

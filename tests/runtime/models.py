@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import time
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import torch
@@ -100,7 +101,7 @@ def tied(count: int) -> list[nn.Module]:
 
 
 class Chosen(nn.Module):
-    """Passes on the rows whose first value is not below the mean: how many, only the data tell."""
+    """Passes on the rows whose first value is not below the mean: how many, only the data say."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -201,6 +202,50 @@ MODELS = {
     "forked": Model(forked, batches, first_squared),
     "reminded": Model(reminded, words, lambda output, _: (output[0] ** 2).mean()),
 }
+
+
+class Sleep(nn.Module):
+    """Takes a known time, forward and backward, and adds what it is given."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__()
+        self.seconds, self.shift = seconds, nn.Parameter(torch.zeros(WIDTH))
+
+    def forward(self, value: Tensor) -> Tensor:
+        if not value.is_meta and type(value) is Tensor:
+            time.sleep(self.seconds)
+        out: Tensor = _Slept.apply(value + self.shift, self.seconds)  # type: ignore[no-untyped-call]
+        return out
+
+
+class _Slept(torch.autograd.Function):
+    @staticmethod
+    def forward(context: Any, value: Tensor, seconds: float) -> Tensor:
+        context.seconds = seconds
+        return value.clone()
+
+    @staticmethod
+    def backward(context: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        time.sleep(context.seconds)
+        return gradient, None
+
+
+class KnownSegments(nn.Module):
+    """Layers whose attention, dispatch, experts and combine take known times."""
+
+    def __init__(self, seconds: Sequence[Sequence[float]]) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(
+            nn.ModuleList(Sleep(taken) for taken in layer) for layer in seconds
+        )
+
+    def segments(self) -> list[nn.Module]:
+        return [part for layer in self.layers for part in layer.children()]
+
+    def forward(self, value: Tensor) -> Tensor:
+        for segment in self.segments():
+            value = segment(value)
+        return value
 
 
 class Faulty(nn.Module):

@@ -11,7 +11,8 @@ from torch import Tensor, nn
 
 from tests.runtime.models import Data
 from weft.runtime.batch import cut, weights_of
-from weft.runtime.stage.randomness import Draw, keyed
+from weft.runtime.stage.keyed import KeyedModules
+from weft.runtime.stage.randomness import Draw
 from weft.runtime.stage.split import called
 
 
@@ -33,7 +34,7 @@ class Plain:
     ) -> None:
         self.model, self._count, self._loss, self._autocast = model, microbatches, loss, autocast
         self._draw = Draw(seed)
-        keyed(model, self._draw)
+        KeyedModules([("", model)], self._draw)
         self._optimizer = optimizer([*model.named_parameters()]) if optimizer else None
 
     def step(self, batch: Any, target: Any) -> Tensor:

@@ -2,7 +2,7 @@
 
     pytest worker
       └── fork server       has torch and Weft imported, once
-            ├── rank 0      joins gloo, calls a function, tells what it gave
+            ├── rank 0      joins gloo, calls a function, reports what it gave
             └── rank 1 ...
 
 No rank outlives the call that started it, nor its own time.
@@ -68,7 +68,7 @@ def run(
     """What the function gives on every rank; an error that it does not catch is one of the test.
 
     It should give plain values: tensors would be shared with a process that has ended. A rank that
-    is killed gives `Ended`. `enter` is called first with the rank, and may tell a place to meet
+    is killed gives `Ended`. `enter` is called first with the rank, and may name a place to meet
     other than a file.
     """
     found = outcomes(ranks, function, *args, enter=enter)
@@ -94,7 +94,7 @@ def outcomes(
     """The same, with errors among what is given."""
     with tempfile.TemporaryDirectory(prefix="weft-ranks-") as folder:
         places = [Place(rank, ranks, Path(folder)) for rank in range(ranks)]
-        heard: list[Connection] = []
+        connections: list[Connection] = []
         processes: list[BaseProcess] = []
         try:
             for place in places:
@@ -102,41 +102,41 @@ def outcomes(
                 made = CONTEXT.Process(target=_rank, args=(place, theirs, enter, function, args))
                 made.start()
                 theirs.close()
-                heard.append(ours)
+                connections.append(ours)
                 processes.append(made)
-            told = _awaited(heard)
+            reported = _awaited(connections)
             for process in processes:
                 process.join(SECONDS)
         finally:
             for process in processes:
                 process.kill()
                 process.join()
-        ends = zip(places, heard, processes, strict=True)
-        return [_outcome(place, told.get(ear), one) for place, ear, one in ends]
+        ends = zip(places, connections, processes, strict=True)
+        return [_outcome(place, reported.get(connection), one) for place, connection, one in ends]
 
 
 # in the test's process
 
 
-def _awaited(heard: Sequence[Connection]) -> dict[Connection, Any]:
-    """What each rank tells until it ends; they end by themselves."""
-    told: dict[Connection, Any] = {}
-    listening = list(heard)
-    while listening:
-        for ear in wait(listening):
-            assert isinstance(ear, Connection)
+def _awaited(connections: Sequence[Connection]) -> dict[Connection, Any]:
+    """What each rank reports until it ends; they end by themselves."""
+    reported: dict[Connection, Any] = {}
+    pending = list(connections)
+    while pending:
+        for connection in wait(pending):
+            assert isinstance(connection, Connection)
             try:
-                told[ear] = ear.recv()
+                reported[connection] = connection.recv()
             except EOFError:
-                listening.remove(ear)
-    return told
+                pending.remove(connection)
+    return reported
 
 
-def _outcome(place: Place, told: tuple[Any] | Failed | None, process: BaseProcess) -> Any:
-    if type(told) is Failed:
-        return told
-    if told is not None:
-        return told[0]
+def _outcome(place: Place, reported: tuple[Any] | Failed | None, process: BaseProcess) -> Any:
+    if type(reported) is Failed:
+        return reported
+    if reported is not None:
+        return reported[0]
     stack = place.stack.read_text() if place.stack.exists() else ""
     return Failed(f"took longer than {SECONDS:g} s\n{stack}") if stack else Ended(process.exitcode)
 

@@ -1,4 +1,4 @@
-"""Ranks that do not mean the same are told so, all of them, before anything is computed."""
+"""Ranks that do not mean the same are refused, all of them, before anything is computed."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_a_program_needs_a_rank_for_each_device() -> None:
 # losses
 
 
-def losses_told() -> tuple[list[list[float]], float]:
+def losses_sent() -> tuple[list[list[float]], float]:
     """In each rank: all losses; rank 0 has read those of a step before the next began."""
     pipeline = plain(one_f_one_b(**SHAPE), nonfinite="ignore")
     results = []
@@ -113,5 +113,5 @@ def losses_told() -> tuple[list[list[float]], float]:
 
 
 def test_one_rank_may_read_losses_alone_and_all_read_the_same() -> None:
-    first, second = run(2, losses_told)
+    first, second = run(2, losses_sent)
     assert first == second

@@ -37,10 +37,10 @@ def _enabled(action: Action, stages: int, is_split: list[bool]) -> list[Action]:
         return [Action(stage + 1, Kind.F, microbatch)]
     if kind is Kind.W:
         return []
-    behind = stage if kind is Kind.F else stage - 1
+    before = stage if kind is Kind.F else stage - 1
     found = [Action(stage, Kind.W, microbatch)] if kind is Kind.I else []
-    if behind >= 0:
-        found.append(Action(behind, Kind.I if is_split[behind] else Kind.B, microbatch))
+    if before >= 0:
+        found.append(Action(before, Kind.I if is_split[before] else Kind.B, microbatch))
     return found
 
 

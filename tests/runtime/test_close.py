@@ -98,11 +98,11 @@ def end_at_once(transport: Carrier) -> str:
     )
     pipeline.step(*DATA[0])
     if dist.get_rank() == 1:
-        assert pipeline._flushing is not None
-        for exchange in pipeline._flushing._gradients._exchanges:
-            exchange._receives = {
-                index: partial(slowly, receive) for index, receive in exchange._receives.items()
-            }
+        for exchange in pipeline._parts.weights._exchanges.values():
+            exchange._receives = [
+                {index: partial(slowly, receive) for index, receive in found.items()}
+                for found in exchange._receives
+            ]
     try:
         pipeline.step(*DATA[1])
     except RankError as error:
@@ -169,11 +169,11 @@ def end_a_child(transport: str) -> tuple[str, str]:
             gc.collect()
         os._exit(0)
     os.waitpid(child, 0)
-    told = os.read(ours, 1000).decode()
-    return told, str(pipeline.step(*DATA[1]).loss.isfinite().item())
+    text = os.read(ours, 1000).decode()
+    return text, str(pipeline.step(*DATA[1]).loss.isfinite().item())
 
 
 @both_transports
 def test_a_child_that_ends_is_not_the_end_of_its_rank(transport: str) -> None:
-    told = "this process was forked from device {}, which alone can go on"
-    assert run(2, end_a_child, transport) == [(told.format(rank), "True") for rank in range(2)]
+    text = "this process was forked from device {}, which alone can go on"
+    assert run(2, end_a_child, transport) == [(text.format(rank), "True") for rank in range(2)]

@@ -25,8 +25,8 @@ from weft.runtime.ranks.door import (
     HELLO,
     MOST_GUESTS,
     PAUSE,
+    Connection,
     Door,
-    Lane,
     connected,
     is_closed,
     listening_far,
@@ -36,7 +36,7 @@ from weft.runtime.ranks.keys import PRIME, Key
 from weft.schedules import one_f_one_b
 
 PROGRAM = one_f_one_b(devices=2, microbatches=4)
-LANE = Lane(0, 0)
+CONNECTION = Connection(0, 0)
 PROOF = bytes(range(32))
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
@@ -45,17 +45,17 @@ both_kinds = pytest.mark.parametrize("is_near", [True, False], ids=["unix", "tcp
 
 @contextmanager
 def door(is_near: bool = True) -> Iterator[tuple[Door, Any]]:
-    """A door for one lane, and where it is."""
+    """A door for one connection, and where it is."""
     listener = listening_near() if is_near else listening_far("127.0.0.1")
-    with listener, closing(Door(listener, {LANE: PROOF})) as made:
+    with listener, closing(Door(listener, {CONNECTION: PROOF})) as made:
         yield made, listener.getsockname()
 
 
-def admitted(made: Door) -> list[Lane]:
+def admitted(made: Door) -> list[Connection]:
     """Those who have come by now."""
     found = []
-    for lane, peer in made.admitted(PAUSE):
-        found.append(lane)
+    for connection, peer in made.admitted(PAUSE):
+        found.append(connection)
         peer.close()
     return found
 
@@ -90,28 +90,28 @@ def test_the_group_is_one_of_safe_primes() -> None:
 @both_kinds
 def test_who_proves_to_be_a_rank_is_let_in_though_it_stutters(is_near: bool) -> None:
     with door(is_near) as (made, place), connected(place, None) as peer:
-        for byte in HELLO.pack(*LANE, PROOF):
+        for byte in HELLO.pack(*CONNECTION, PROOF):
             assert admitted(made) == []
             peer.sendall(bytes([byte]))
-        assert admitted(made) == [LANE]
+        assert admitted(made) == [CONNECTION]
 
 
 @both_kinds
 def test_a_stranger_is_turned_away_and_the_rank_still_let_in(is_near: bool) -> None:
     with door(is_near) as (made, place), connected(place, None) as stranger:
-        stranger.sendall(HELLO.pack(*LANE, bytes(32)))
+        stranger.sendall(HELLO.pack(*CONNECTION, bytes(32)))
         assert admitted(made) == []
         assert stranger.recv(1) == b""
         with connected(place, None) as peer:
-            peer.sendall(HELLO.pack(*LANE, PROOF))
-            assert admitted(made) == [LANE]
+            peer.sendall(HELLO.pack(*CONNECTION, PROOF))
+            assert admitted(made) == [CONNECTION]
 
 
 def test_nobody_is_let_in_twice() -> None:
     with door() as (made, place):
-        for expected in ([LANE], []):
+        for expected in ([CONNECTION], []):
             with connected(place, None) as peer:
-                peer.sendall(HELLO.pack(*LANE, PROOF))
+                peer.sendall(HELLO.pack(*CONNECTION, PROOF))
                 assert admitted(made) == expected
 
 
@@ -124,8 +124,8 @@ def test_strangers_who_say_nothing_delay_nobody(is_near: bool) -> None:
             strangers.append(connected(place, None))
             assert admitted(made) == []
         with connected(place, None) as peer:
-            peer.sendall(HELLO.pack(*LANE, PROOF))
-            assert admitted(made) == [LANE]
+            peer.sendall(HELLO.pack(*CONNECTION, PROOF))
+            assert admitted(made) == [CONNECTION]
         assert len(made._guests) <= MOST_GUESTS
         for stranger in strangers:
             stranger.close()
@@ -157,7 +157,7 @@ def test_another_user_is_turned_away_whatever_it_knows() -> None:
             stranger = socket.socket(socket.AF_UNIX)
             stranger.connect(place)
         with stranger:
-            stranger.sendall(HELLO.pack(*LANE, PROOF))
+            stranger.sendall(HELLO.pack(*CONNECTION, PROOF))
             assert admitted(made) == []
 
 
@@ -177,8 +177,8 @@ def meet_among_strangers() -> bool:
     put, strangers = Addresses.put, []
 
     def and_knock(addresses: Addresses, mine: Address) -> None:
-        proof = Key().proof(mine.key, LANE.words(addresses.rank))
-        for hello in [b"", HELLO.pack(*LANE, proof)] * 20:
+        proof = Key().proof(mine.key, CONNECTION.words(addresses.rank))
+        for hello in [b"", HELLO.pack(*CONNECTION, proof)] * 20:
             for is_near in (True, False):
                 strangers.append(connected(mine.place(is_near=is_near), None))
                 strangers[-1].sendall(hello)
@@ -206,7 +206,7 @@ def free_port() -> int:
 
 
 def stop_the_holder() -> str:
-    """In each rank: what rank 1 says when the process that holds the store stands still."""
+    """In each rank: what rank 1 says when the process that holds the store is stopped."""
     store = _get_default_store()
     if dist.get_rank() == 0:
         store.set("holder", str(os.getpid()))

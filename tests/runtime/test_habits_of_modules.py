@@ -389,7 +389,7 @@ def test_batches_of_any_structure() -> None:
     assert differences([First(), line()], WHOLE, data, loss=loss) == []
 
 
-def test_lengths_that_differ_are_told_by_name() -> None:
+def test_lengths_that_differ_are_reported_by_name() -> None:
     pipeline = Pipeline([line(), line()], WHOLE, loss=squared)
     with pytest.raises(InputError, match=r"different lengths: \['x'\] 9, \['mask'\] 14"):
         pipeline.step({"x": torch.zeros(9, WIDTH), "mask": torch.zeros(14)}, torch.zeros(9))

@@ -1,4 +1,4 @@
-"""The mesh: records arrive whole and in order, files too, and an end is told as what it is."""
+"""The mesh: records arrive whole and in order, files too, and an end is reported as what it is."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ import pytest
 
 from tests.runtime.meshes import meshes
 from weft.errors import RankError
-from weft.runtime.ranks.mesh import FRAME, Mesh, Record
+from weft.runtime.ranks.mesh import Mesh
+from weft.runtime.ranks.records import FRAME, Record
 
 
-def heard_by(mesh: Mesh) -> list[tuple[int, bytes]]:
+def received_by(mesh: Mesh) -> list[tuple[int, bytes]]:
     """A list that records are put into as they come."""
     heard: list[tuple[int, bytes]] = []
     mesh.handle(Record.DATA, lambda other, content: heard.append((other, content)))
@@ -32,47 +33,47 @@ def test_a_record_may_come_in_pieces() -> None:
     """One byte at a time, and two records with the beginning of a third at once."""
     ours, theirs = socket.socketpair()
     mesh = Mesh(0, {1: ours})
-    heard = heard_by(mesh)
+    heard = received_by(mesh)
     frames = [FRAME.pack(Record.DATA, len(text)) + text for text in (b"one", b"", b"three" * 99)]
     for byte in frames[0]:
         assert heard == []
         theirs.send(bytes([byte]))
-        mesh.hear(1)
+        mesh.receive(1)
     assert heard == [(1, b"one")]
     theirs.send(frames[0] + frames[1] + frames[2][:7])
-    mesh.hear(1)
+    mesh.receive(1)
     assert heard == [(1, b"one"), (1, b"one"), (1, b"")]
     theirs.send(frames[2][7:])
-    mesh.hear(1)
+    mesh.receive(1)
     assert heard[3:] == [(1, b"three" * 99)]
     mesh.close()
 
 
 def test_what_a_socket_does_not_take_at_once_leaves_later_in_order() -> None:
-    """More than a socket holds, told to a rank that does not listen yet."""
+    """More than a socket holds, sent to a rank that does not listen yet."""
     texts = [bytes([index]) * (1 << 16) for index in range(64)]
     with meshes(2) as (one, other), ThreadPoolExecutor() as threads:
-        heard = heard_by(other)
+        heard = received_by(other)
         for text in texts:
-            one.tell(1, Record.DATA, text)
+            one.send(1, Record.DATA, text)
         assert heard == []
         listening = threads.submit(wait_for, other, heard, len(texts))
-        one.wait(lambda: not one._unsent[1], lambda: "room")
+        one.wait(lambda: not one._peers[1].unsent, lambda: "room")
         listening.result()
         assert [content for _, content in heard] == texts
 
 
 def test_files_are_taken_in_the_order_in_which_they_were_given() -> None:
-    """Each with a record that tells to take it, though records may wait for room."""
+    """Each with a record that asks to take it, though records may wait for room."""
     with meshes(2) as (one, other), ThreadPoolExecutor() as threads:
         taken: list[os.stat_result] = []
         other.handle(Record.DATA, lambda source, _: taken.append(os.fstat(other.given(source))))
         files = [os.memfd_create(f"test-{index}") for index in range(32)]
         for file in files:
             one.give(1, file)
-            one.tell(1, Record.DATA, bytes(1 << 16))
+            one.send(1, Record.DATA, bytes(1 << 16))
         listening = threads.submit(other.wait, lambda: len(taken) == 32, lambda: "all files")
-        one.wait(lambda: not one._unsent[1], lambda: "room")
+        one.wait(lambda: not one._peers[1].unsent, lambda: "room")
         listening.result()
         assert all(map(os.path.samestat, map(os.fstat, files), taken))
         for file in files:
@@ -92,8 +93,8 @@ def test_two_gatherings_do_not_mix() -> None:
     """A rank may be a gathering ahead of another."""
     with meshes(2) as (one, other), ThreadPoolExecutor() as threads:
         ahead = threads.submit(lambda: [one.gather(text, "texts") for text in (b"a", b"b")])
-        behind = [other.gather(text, "texts") for text in (b"c", b"d")]
-        assert ahead.result() == behind == [[b"a", b"c"], [b"b", b"d"]]
+        later = [other.gather(text, "texts") for text in (b"c", b"d")]
+        assert ahead.result() == later == [[b"a", b"c"], [b"b", b"d"]]
 
 
 # ends
@@ -102,17 +103,17 @@ def test_two_gatherings_do_not_mix() -> None:
 def test_who_leaves_is_missed_only_by_those_who_wait_for_it() -> None:
     with meshes(3) as (one, two, three):
         two.close()
-        three.tell(0, Record.GATHERED, b"share")
+        three.send(0, Record.GATHERED, b"share")
         one.wait(lambda: bool(one._shares[2]), lambda: "a share", 2)
         with pytest.raises(RankError, match="device 1 has left; device 0 was waiting for more"):
             one.wait(lambda: False, lambda: "more", 1)
 
 
-def test_what_was_told_before_leaving_is_heard() -> None:
+def test_what_was_sent_before_leaving_is_received() -> None:
     with meshes(2) as (one, other):
-        heard = heard_by(one)
+        heard = received_by(one)
         for _ in range(20):
-            other.tell(0, Record.DATA, bytes(4000))
+            other.send(0, Record.DATA, bytes(4000))
         other.close()
         one.wait(lambda: len(heard) == 20, lambda: "all of it", 1)
 
@@ -120,14 +121,14 @@ def test_what_was_told_before_leaving_is_heard() -> None:
 def test_a_socket_that_ends_without_goodbye_is_a_death_for_all() -> None:
     with meshes(3) as (one, two, three):
         for peer in two._peers.values():
-            peer.shutdown(socket.SHUT_RDWR)
+            peer.socket.shutdown(socket.SHUT_RDWR)
         for mesh in (one, three):
-            told = f"device 1 died; device {mesh.rank} was waiting for news"
-            with pytest.raises(RankError, match=told):
+            shown = f"device 1 died; device {mesh.rank} was waiting for news"
+            with pytest.raises(RankError, match=shown):
                 mesh.wait(lambda: False, lambda: "news", 2 - mesh.rank)
 
 
-def test_a_failure_is_told_to_all_and_ends_all_later_waits() -> None:
+def test_a_failure_is_sent_to_all_and_ends_all_later_waits() -> None:
     with meshes(3) as (one, two, three):
         one.fail("out of luck")
         one.fail("again")
@@ -139,12 +140,12 @@ def test_a_failure_is_told_to_all_and_ends_all_later_waits() -> None:
                 mesh.check()
 
 
-def test_what_was_told_before_a_failure_counts() -> None:
+def test_what_was_sent_before_a_failure_counts() -> None:
     """By any rank, though the failure is heard of first."""
     with meshes(3) as (one, two, three):
-        heard = heard_by(one)
-        two.tell(0, Record.DATA, b"first")
-        three.tell(0, Record.DATA, b"second")
+        heard = received_by(one)
+        two.send(0, Record.DATA, b"first")
+        three.send(0, Record.DATA, b"second")
         three.fail("out of luck")
         one.wait(lambda: heard == [(2, b"second")], lambda: "the second", 2)
         one.wait(lambda: len(heard) == 2, lambda: "the first", 1)
@@ -156,9 +157,9 @@ def test_what_waited_to_leave_leaves_once_though_this_rank_fails() -> None:
     """Nothing is heard twice, nor from the middle on."""
     texts = [bytes([index]) * (1 << 16) for index in range(8)]
     with meshes(2) as (one, other), ThreadPoolExecutor() as threads:
-        heard = heard_by(other)
+        heard = received_by(other)
         for text in texts:
-            one.tell(1, Record.DATA, text)
+            one.send(1, Record.DATA, text)
         listening = threads.submit(wait_for, other, heard, len(texts))
         one.fail("out of luck")
         one.close()

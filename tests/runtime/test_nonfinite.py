@@ -60,7 +60,7 @@ def stop_everywhere(transport: str) -> list[Stopped]:
 
 
 @pytest.mark.parametrize("transport", ["shared", "gloo"])
-def test_stopping_is_told_on_all_ranks_and_changes_no_weight(transport: str) -> None:
+def test_stopping_is_reported_on_all_ranks_and_changes_no_weight(transport: str) -> None:
     end = "; no weight was changed. nonfinite='skip' leaves such updates out"
     by_loss, by_norm = (
         Stopped(said + end, is_unchanged=True, goes_on=True)

@@ -23,10 +23,13 @@ from weft.ir.actions import Action
 from weft.ir.kinds import Kind
 from weft.ir.placement import Placement
 from weft.ir.program import Program
+from weft.lower import executable
 from weft.runtime import Pipeline, Reference, split
 from weft.runtime.stage.randomness import Draw
+from weft.runtime.stage.role import Role
 from weft.runtime.stage.stage import Stage
 from weft.runtime.stage.values import Value
+from weft.runtime.weights.versions import Stash
 from weft.schedules import gpipe, one_f_one_b
 
 
@@ -40,7 +43,7 @@ def test_the_global_random_state_is_left_alone() -> None:
 
 def test_input_gradients_leave_linear_weights_untouched() -> None:
     layer = nn.Linear(WIDTH, WIDTH)
-    stage = Stage(layer, Draw(), is_first=False, is_split=True)
+    stage = Stage(layer, Draw(), Role(index=0, is_split=True))
     value, gradient = torch.randn(3, WIDTH), torch.randn(3, WIDTH)
     stage.forward(0, [Value.of(value, "")], is_divided=True)
     (passed,) = stage.input_grad(0, [gradient])
@@ -55,7 +58,7 @@ def test_input_gradients_leave_linear_weights_untouched() -> None:
 def test_a_deferred_layer_without_bias_on_plain_data() -> None:
     """Nothing in front of it wants a gradient, and its own is deferred: it still gets one."""
     layer = nn.Linear(WIDTH, WIDTH, bias=False)
-    stage = Stage(layer, Draw(), is_first=True, is_split=True)
+    stage = Stage(layer, Draw(), Role(index=0, is_first=True, is_split=True))
     value = torch.randn(3, WIDTH)
     stage.forward(0, [Value.of(value, "")], is_divided=True)
     assert stage.input_grad(0, [torch.ones(3, WIDTH)]) == (None,)
@@ -71,12 +74,38 @@ def test_deferred_gradients_are_the_fused_ones(rows: tuple[int, ...], dtype: tor
     deferred = copy.deepcopy(fused)
     value, gradient = torch.randn(*rows, 16, dtype=dtype), torch.randn(*rows, 8, dtype=dtype)
     for module, is_split in ((fused, False), (deferred, True)):
-        stage = Stage(module, Draw(), is_first=False, is_split=is_split)
+        stage = Stage(module, Draw(), Role(index=0, is_split=is_split))
         stage.forward(0, [Value.of(value, "")], is_divided=is_split)
         stage.input_grad(0, [gradient])
         stage.weight_grad(0)
     for mine, theirs in zip(deferred.parameters(), fused.parameters(), strict=True):
         assert is_same(mine.grad, theirs.grad)
+
+
+def test_halves_of_a_backward_with_versions() -> None:
+    """They give what the whole gives, and let go of the version that they used."""
+    found = []
+    for is_split in (False, True):
+        torch.manual_seed(0)
+        first = nn.Linear(WIDTH, WIDTH)
+        module = nn.Sequential(first, nn.GELU(), nn.Linear(WIDTH, WIDTH))
+        first.weight.register_hook(lambda grad: grad * 2)  # type: ignore[no-untyped-call]
+        stash = Stash(module.named_parameters(), 2)
+        stage = Stage(module, Draw(), Role(index=0, is_split=is_split, stashes=[stash]))
+        value = Value.of(torch.randn(3, WIDTH), "")
+        stage.forward(0, [value], versions=(0,), is_divided=is_split)
+        stash.update(lambda: None)
+        gradients = [torch.ones(3, WIDTH)]
+        if is_split:
+            (passed,) = stage.input_grad(0, gradients)
+            assert first.weight.grad is None
+            stage.weight_grad(0)
+        else:
+            (passed,) = stage.backward(0, gradients)
+        stash.update(lambda: None)  # writes over the version that was used
+        found.append([passed, *(weight.grad for weight in module.parameters())])
+    for one, other in zip(*found, strict=True):
+        assert is_same(one, other)
 
 
 def test_a_step_is_recorded() -> None:
@@ -85,7 +114,8 @@ def test_a_step_is_recorded() -> None:
     ((batch, target),) = batches(8, 1)
     timeline = pipeline.step(batch, target).timeline
     assert timeline.is_measured
-    assert timeline.program == program
+    assert timeline.program == pipeline.program == executable(program, is_updating=False)
+    program = pipeline.program
     assert (timeline.end >= timeline.start).all()
     for consumer, producer in zip(
         program.dependencies.consumer, program.dependencies.producer, strict=True
@@ -117,7 +147,7 @@ def test_what_cannot_run_is_refused_before_anything_runs() -> None:
         pipeline.step(torch.zeros(8, WIDTH), torch.zeros(8, WIDTH), weights=[1, 2])
 
 
-def test_a_step_that_fails_leaves_nothing_behind() -> None:
+def test_a_step_that_fails_leaves_nothing() -> None:
     """The next one is as if it had not been, though some gradients had been added."""
     program = one_f_one_b(devices=2, microbatches=4)
     stages = [*linear(1), Faulty()]

@@ -18,7 +18,7 @@ from weft.errors import InputError, WeftError
 from weft.ir.graph import Graph
 from weft.ir.kinds import Kind
 from weft.ir.program import Program
-from weft.lower import recompute
+from weft.lower import executable, recompute
 from weft.notation import from_json, to_json
 from weft.runtime import split
 from weft.runtime.profile import BRIEF, Effort, Sample, profiled
@@ -59,7 +59,7 @@ def columns(group: object) -> dict[str, tuple[float, ...]]:
 def test_every_action_of_every_stage_is_timed(cost: Cost) -> None:
     timed = columns(cost.times)
     assert timed.pop("reduce") == (0.0, 0.0)
-    assert len(timed) == 6
+    assert len(timed) == 7
     for column in timed.values():
         assert all(0 < seconds < math.inf for seconds in column)
 
@@ -116,11 +116,41 @@ def test_without_an_optimizer_there_is_no_update() -> None:
     assert cost.times.update == cost.memory.optimizer == (0.0, 0.0)
 
 
-def test_the_progress_of_all_parts_is_told() -> None:
-    told: list[tuple[str, float]] = []
+def test_the_progress_of_all_parts_is_reported() -> None:
+    reported: list[tuple[str, float]] = []
     program = one_f_one_b(devices=2, microbatches=4)
-    profiled(stages(2), program, SAMPLE, BRIEF, lambda *words: told.append(words))
-    assert told[-1] == ("stages", 1.0)
+    profiled(stages(2), program, SAMPLE, BRIEF, lambda *words: reported.append(words))
+    assert reported[-1] == ("stages", 1.0)
+
+
+# sums and updates
+
+
+@pytest.fixture(scope="module")
+def summed() -> Cost:
+    return profiled(stages(2), chimera(devices=2, microbatches=4), SAMPLE, QUICK)
+
+
+def test_sums_are_measured_where_stages_have_copies(summed: Cost) -> None:
+    assert min(summed.times.reduce) > 0
+    assert set(summed.provenance["reduce"]) == {Provenance.MEASURED}
+    assert summed.measurement is not None
+    assert "reduce" in summed.measurement.spread
+    program = executable(chimera(devices=2, microbatches=4))
+    assert set(simulate(program, summed).provenance) == {Provenance.MEASURED}
+
+
+def test_a_cost_with_sums_is_read_as_it_was_written(summed: Cost) -> None:
+    assert from_json(to_json(summed)) == summed
+
+
+def test_updates_are_measured_with_their_clipping() -> None:
+    """A norm of zeros is 0: had it been forgotten, an update would find none."""
+    sample = replace(SAMPLE, clip=1.0)
+    cost = profiled(stages(2), chimera(devices=2, microbatches=4), sample, BRIEF)
+    assert min(cost.times.update) > 0
+    assert cost.times.close is not None
+    assert min(cost.times.close) > 0
 
 
 class Two(nn.Module):
@@ -219,7 +249,9 @@ def _check_measured_by_ranks(cost: Cost, program: Program) -> None:
     assert 0 <= link.latency < math.inf
     assert link.bandwidth > 0
     assert 0 < cost.overhead < math.inf
-    assert all((seconds > 0) == (program.name == "chimera") for seconds in cost.times.reduce)
+    has_copies = len(program.placement.pipes) > 1
+    assert all((seconds > 0) == has_copies for seconds in cost.times.reduce)
+    assert (Provenance.MEASURED in cost.provenance["reduce"]) == has_copies
     assert simulate(program, cost).makespan > 0
 
 

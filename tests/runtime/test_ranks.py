@@ -23,7 +23,7 @@ def train(cases: list[tuple[str, Program]], transport: str) -> dict[str, list[st
 
 
 def every_program(devices: int) -> Iterator[Program]:
-    """Of every schedule that flushes, and a user's own order."""
+    """Of every synchronous schedule, and a user's own order."""
     shape = Shape(devices=devices, microbatches=2 * devices)
     for schedule in REGISTRY:
         if not schedule.is_asynchronous:
@@ -47,7 +47,7 @@ def test_weights_that_stages_share() -> None:
 
 
 def test_what_stages_may_pass_on() -> None:
-    """Shapes that only the data tell, values that nothing reads, whole numbers beside values."""
+    """Shapes that only the data show, values that nothing reads, whole numbers beside values."""
     shape = {"devices": 2, "microbatches": 4}
     programs = [one_f_one_b(**shape), chimera(**shape), zb_h1(**shape), zbv(**shape)]
     models = ("ragged", "forked", "reminded")

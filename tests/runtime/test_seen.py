@@ -30,7 +30,7 @@ PROGRAM = one_f_one_b(devices=4, microbatches=8)
 
 
 class Clock:
-    """Stands still unless somebody works."""
+    """Stops unless somebody works."""
 
     def __init__(self) -> None:
         self.now = 100.0
@@ -66,7 +66,8 @@ def test_a_stage_that_takes_50_ms_longer_once_is_seen_to(monkeypatch: pytest.Mon
     """Exactly that action, by exactly that much."""
     usual, slow = measured(monkeypatch, 0.0), measured(monkeypatch, 0.05)
     longer = (slow.end - slow.start) - (usual.end - usual.start)
-    expected = [0.05 if action == Action(2, Kind.F, 5) else 0.0 for action in PROGRAM.actions]
+    actions = slow.program.actions
+    expected = [0.05 if action == Action(2, Kind.F, 5) else 0.0 for action in actions]
     assert np.allclose(longer, expected, rtol=0, atol=1e-9)
     assert np.count_nonzero(expected) == 1
 
@@ -113,7 +114,7 @@ def timeline() -> Timeline:
 
 def test_a_measured_timeline_is_drawn(timeline: Timeline) -> None:
     title, *rows = plain(timeline, width=100).splitlines()
-    assert title == plain(simulate(PROGRAM), width=100).splitlines()[0]
+    assert title == plain(simulate(timeline.program), width=100).splitlines()[0]
     for device in range(4):
         assert rows[device].startswith(f"{device} ")
         assert {"F", "B"} & set(rows[device])
@@ -121,11 +122,11 @@ def test_a_measured_timeline_is_drawn(timeline: Timeline) -> None:
 
 def test_a_measured_timeline_is_exported_to_perfetto(timeline: Timeline) -> None:
     kinds = []
-    for one in (timeline, simulate(PROGRAM)):
+    for one in (timeline, simulate(timeline.program)):
         events = json.loads(to_perfetto(one))["traceEvents"]
         kinds.append(sorted((e["ph"], e["name"], e["pid"]) for e in events if e["ph"] == "X"))
     assert kinds[0] == kinds[1]
-    assert len(kinds[0]) == len(PROGRAM)
+    assert len(kinds[0]) == len(timeline.program)
 
 
 def test_a_measured_timeline_is_written_and_read(timeline: Timeline) -> None:

@@ -166,7 +166,7 @@ def test_shared_weights_stay_one() -> None:
         assert differences_of("tied", program) == []
 
 
-def test_a_stage_behind_the_first_may_look_up_received_ids() -> None:
+def test_a_stage_after_the_first_may_look_up_received_ids() -> None:
     """Start-up looks up what happens to lie in memory: IndexError."""
     assert differences_of("reminded", gpipe(devices=2, microbatches=4)) == []
 

@@ -18,17 +18,15 @@ from tests.runtime.models import MODELS, adam, batches, squared
 from tests.runtime.test_branches import modules
 from tests.verify import programs
 from weft.errors import InputError, WeftError
-from weft.ir.actions import Action
 from weft.ir.graph import Backward, Graph, Stage
 from weft.ir.kinds import Kind
 from weft.ir.lanes import Period
 from weft.ir.placement import Placement
 from weft.ir.program import Program
 from weft.lower import updates
-from weft.runtime import Delayed, Pipeline
-from weft.runtime import delayed as versions
-from weft.runtime.delayed import order_of, versions_of
-from weft.runtime.fit import check_fit
+from weft.runtime import Pipeline, Reference
+from weft.runtime import reference as versions
+from weft.runtime.suit import check_suits
 from weft.verify import verify
 
 FEW = 100  # programs of each family; all seeds are as good
@@ -66,22 +64,12 @@ def test_of_asynchronous_programs_those_that_are_accepted_are_exact() -> None:
 
 def nevertheless(program: Program, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What differs from what a program says if it is run without asking whether it can be."""
-    monkeypatch.setattr("weft.runtime.pipeline.check_fit", lambda *_: 8)
+    monkeypatch.setattr("weft.runtime.assembly.check_suits", lambda *_: None)
+    monkeypatch.setattr("weft.runtime.assembly.check", verdicts.Unchecked)
     stages = MODELS["layers"].stages(program.stages)
     copies = copy.deepcopy(stages)
     pipeline = Pipeline(stages, program, loss=squared, optimizer=adam, seed=3)
-    version, backward = versions_of(program)
-    reference = Delayed(
-        copies,
-        version,
-        backward=backward,
-        order=order_of(program),
-        recompute=bool((program.actions.kind == Kind.R).any()),
-        microbatches=program.microbatches,
-        loss=squared,
-        optimizer=adam,
-        seed=3,
-    )
+    reference = Reference(copies, program, loss=squared, optimizer=adam, seed=3)
     found = []
     for update, (batch, target) in enumerate(batches(program.microbatches * 3 - 1, 5)):
         if not torch.equal(pipeline.step(batch, target).loss, reference.step(batch, target)):
@@ -90,32 +78,43 @@ def nevertheless(program: Program, monkeypatch: pytest.MonkeyPatch) -> list[str]
     return [*found, *verdicts.different(pipeline, copies)]
 
 
-STANDING = {
+DEADLOCKED = {
     "the data of the next step first": KeyError,  # of a loss that is not there when its step ends
     "a gradient that waits for the next step": WeftError,
 }
-ENDLESS = "a body that runs nothing"  # would be looked through for ever
-OTHERWISE = [name for name in programs.FLOWS if name not in STANDING and name != ENDLESS]
+ENDLESS = "a body that runs nothing"  # would be looked through indefinitely
+JOINING = "the gradient of a step that joins the update before"  # where they look the same
+OTHERWISE = [n for n in programs.REPEATING if n not in DEADLOCKED and n not in (ENDLESS, JOINING)]
 
 
 @pytest.mark.parametrize("name", OTHERWISE)
-def test_a_flow_that_a_rule_refuses_would_train_otherwise(
+def test_a_repetition_that_a_rule_refuses_would_train_otherwise(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert not verify(programs.FLOWS[name]).is_valid
-    assert nevertheless(programs.FLOWS[name], monkeypatch)
+    assert not verify(programs.REPEATING[name]).is_valid
+    assert nevertheless(programs.REPEATING[name], monkeypatch)
 
 
-@pytest.mark.parametrize("name", STANDING)
-def test_a_flow_that_a_rule_refuses_would_stand_still(
+def test_an_update_takes_the_gradients_of_its_own_step_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Also of a program that relies on it, which is refused: not everything runs programs so."""
+    assert not verify(programs.REPEATING[JOINING]).is_valid
+    assert nevertheless(programs.REPEATING[JOINING], monkeypatch) == []
+
+
+@pytest.mark.parametrize("name", DEADLOCKED)
+def test_a_repetition_that_a_rule_refuses_would_deadlock(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert not verify(programs.FLOWS[name]).is_valid
-    with pytest.raises(STANDING[name]):
-        nevertheless(programs.FLOWS[name], monkeypatch)
+    assert not verify(programs.REPEATING[name]).is_valid
+    with pytest.raises(DEADLOCKED[name]):
+        nevertheless(programs.REPEATING[name], monkeypatch)
 
 
-def test_a_valid_flow_is_exact_without_asking(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_valid_asynchronous_program_is_exact_without_asking(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """So that the comparison above is one."""
     assert nevertheless(programs.periodic_two_bw(), monkeypatch) == []
 
@@ -126,11 +125,11 @@ def test_a_valid_flow_is_exact_without_asking(monkeypatch: pytest.MonkeyPatch) -
 def refusal(program: Program, stages: list[nn.Module] | None = None) -> str:
     assert verify(program).is_valid
     with pytest.raises(InputError) as caught:
-        check_fit(stages or MODELS["layers"].stages(program.stages), program)
+        check_suits(stages or MODELS["layers"].stages(program.stages), program)
     return str(caught.value)
 
 
-def test_several_steps_of_a_program_that_flushes_are_refused() -> None:
+def test_several_steps_of_a_synchronous_program_are_refused() -> None:
     assert "takes one batch a step" in refusal(programs.gpipe(2, 2).unrolled(2))
     assert "too short to repeat" in refusal(updates(programs.gpipe(2, 2)).unrolled(2))
 
@@ -139,7 +138,7 @@ def test_weights_that_learn_in_a_frozen_stage_are_refused() -> None:
     for backward in (Backward.NONE, Backward.INPUT):
         program = programs.two_tower(3, backward=backward)
         stages = modules(program.graph)
-        check_fit(stages, program)
+        check_suits(stages, program)
         stages[0].requires_grad_(True)
         assert f"stage 0 is frozen in two-tower (backward={backward.value})" in refusal(
             program, stages
@@ -164,34 +163,28 @@ def test_a_device_without_work_does_nothing() -> None:
         assert exactness.differences(stages, variant, batches(6, 2)) == []
 
 
-def test_layers_cut_up_for_experts_are_refused() -> None:
-    kinds = [(Kind.F, range(4)), (Kind.B, range(3, -1, -1))]
-    pieces = [Action(0, kind, 0, segment=part) for kind, parts in kinds for part in parts]
-    assert "leave the experts pass out" in refusal(programs.program("cut", [pieces], 1))
-
-
-def test_a_flow_that_never_updates_or_names_no_versions_is_refused() -> None:
-    flow = programs.flow("0F0@0 0B0@0 0U@0 [0F1@1 0B1@1 0U@1]")
-    unnamed = flow.actions.replace(version=-1).take(flow.actions.kind != Kind.UPDATE)
+def test_a_repetition_that_never_updates_or_names_no_versions_is_refused() -> None:
+    program = programs.repeating("0F0@0 0B0@0 0U@0 [0F1@1 0B1@1 0U@1]")
+    unnamed = program.actions.replace(version=-1).take(program.actions.kind != Kind.UPDATE)
     period = Period((2,), (2,), microbatches=1)
-    never = flow.with_lanes({flow.lanes[0]: unnamed}, period=period)
+    never = program.with_lanes({program.lanes[0]: unnamed}, period=period)
     assert "never updates" in refusal(never)
-    is_update = flow.actions.kind == Kind.UPDATE
-    some = flow.actions.replace(version=flow.actions.version * is_update - ~is_update)
-    assert "Name it (0F0@0" in refusal(flow.with_lanes({flow.lanes[0]: some}))
+    is_update = program.actions.kind == Kind.UPDATE
+    some = program.actions.replace(version=program.actions.version * is_update - ~is_update)
+    assert "Name it (0F0@0" in refusal(program.with_lanes({program.lanes[0]: some}))
 
 
-def test_a_flow_recomputes_a_microbatch_in_every_step_or_in_none() -> None:
-    flow = programs.flow("0F0@0 0B0@0 0U@0 [0F1@1 0R1@1 0B1@1 0U@1]")
-    assert "recompute all of them or none" in refusal(flow)
+def test_a_repetition_recomputes_a_microbatch_in_every_step_or_in_none() -> None:
+    program = programs.repeating("0F0@0 0B0@0 0U@0 [0F1@1 0R1@1 0B1@1 0U@1]")
+    assert "recompute all of them or none" in refusal(program)
 
 
-# flows that the literature has not
+# asynchronous programs that the literature has not
 
 
 def ahead(by: int, *, is_stashing: bool) -> Program:
-    """Pipedream on two devices with so many more microbatches in flight."""
-    return programs.flow(
+    """Pipedream on two devices with that many more microbatches in flight."""
+    return programs.repeating(
         *(
             _ahead(device, by + 1 - device, total=2 * by + 6, is_stashing=is_stashing)
             for device in range(2)
@@ -219,7 +212,8 @@ def _ahead(device: int, warmup: int, *, total: int, is_stashing: bool) -> str:
 def test_a_long_prologue_is_looked_at_to_its_end(*, is_stashing: bool) -> None:
     for by in (0, 4, 12):
         assert (
-            verdicts.delayed("layers", ahead(by, is_stashing=is_stashing), updates=2 * by + 9) == ""
+            verdicts.trained_apart("layers", ahead(by, is_stashing=is_stashing), updates=2 * by + 9)
+            == ""
         )
 
 
@@ -230,15 +224,15 @@ def test_versions_that_leave_some_out_are_kept_in_between() -> None:
         for t in range(8)
         for v in [t if t % 2 else max(0, t - 2)]
     )
-    assert verdicts.delayed("layers", programs.flow(lane), updates=9) == ""
+    assert verdicts.trained_apart("layers", programs.repeating(lane), updates=9) == ""
 
 
-def test_a_tied_weight_may_be_many_updates_late() -> None:
+def test_a_tied_weight_may_be_many_updates_stale() -> None:
     for devices in (5, 7):
         case = Case("pipedream", "vertical-sync", devices, 1, versions.vertical_sync(devices))
         assert not differences(case, model="tied", updates=3 * devices, drains=(1,))
     case = Case("pipedream", "vertical-sync", 17, 1, versions.vertical_sync(17))
-    with pytest.raises(InputError, match=r"16 updates late: too many"):
+    with pytest.raises(InputError, match=r"16 updates stale: too many"):
         differences(case, model="tied")
 
 
@@ -249,13 +243,13 @@ def test_a_tied_weight_needs_a_stash() -> None:
 
 
 def test_a_norm_over_several_stages_needs_a_stash() -> None:
-    """Both stages are one update late, so that waiting for each other would take no time."""
+    """Both stages are one update stale, so that waiting for each other would take no time."""
     lanes = [
         f"{d}F0@0 {d}F1@0 {d}B0@0 {d}U@0 [{d}F2@1 {d}B1@1 {d}U@1] {d}B2@2 {d}U@2" for d in range(2)
     ]
-    program = programs.flow(*lanes, is_stashing=False)
+    program = programs.repeating(*lanes, is_stashing=False)
     stages = MODELS["layers"].stages(2)
     for scope in ("global", "group"):
         with pytest.raises(InputError, match="Clip by stage"):
             Pipeline(stages, program, loss=squared, optimizer=adam, clip=0.05, clip_by=scope)
-    assert verdicts.delayed("layers", program, updates=6, clip=0.05) == ""
+    assert verdicts.trained_apart("layers", program, updates=6, clip=0.05) == ""

@@ -23,8 +23,8 @@ def by_torchrun(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("by_torchrun")
 def test_ranks_of_torchrun_that_would_each_train_the_whole_model_are_refused() -> None:
-    told = r"torchrun has started 2 ranks, .* call torch\.distributed\.init_process_group\('gloo'\)"
-    with pytest.raises(InputError, match=told):
+    text = r"torchrun has started 2 ranks, .* call torch\.distributed\.init_process_group\('gloo'\)"
+    with pytest.raises(InputError, match=text):
         Pipeline(linear(2), PROGRAM, loss=squared)
 
 

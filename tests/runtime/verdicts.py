@@ -1,6 +1,6 @@
 """Verdict and reality: a program at random, judged, and then run.
 
-accepted   trains to the bit as its reference does: `Reference`, or `Delayed` with its versions
+accepted   trains to the bit as its reference does
 refused    by a rule, or by the runtime; run nevertheless, a plain program does not come right
 """
 
@@ -17,8 +17,8 @@ from torch import nn
 
 from tests.runtime import exactness
 from tests.runtime.changes import ASYNCHRONOUS, SYNCHRONOUS, changed
-from tests.runtime.flows import random_flow
 from tests.runtime.models import MODELS, adam, batches, linear, plain_descent, squared
+from tests.runtime.random_programs import random_asynchronous
 from tests.runtime.test_branches import GRAPHS, Join
 from tests.runtime.test_branches import programs as branching
 from tests.verify import programs
@@ -29,16 +29,23 @@ from weft.ir.kinds import Kind
 from weft.ir.lanes import Lane
 from weft.ir.program import Program
 from weft.lower import recompute, recompute_early
-from weft.runtime import Delayed, Pipeline, Reference
-from weft.runtime import delayed as versions
-from weft.runtime.delayed import Order, Recomputed, order_of, versions_of
-from weft.runtime.fit import check_fit, flowing
+from weft.runtime import Pipeline, Reference
+from weft.runtime.reference import method_of, restarted
+from weft.runtime.suit import check_suits
 from weft.runtime.weights.staleness import scoped
 from weft.schedules import REGISTRY, Shape
 from weft.verify import Finding
 
 # rules without which the runtime fails or trains wrongly; the others refuse work for nothing too
 NECESSARY = [f"rule: {name}" for name in ("placed", "produced", "drained", "ordered", "deadlock")]
+
+
+class Unchecked:
+    """A report of what nobody looked at."""
+
+    channel_depth = 8
+
+    def __init__(self, _: Program) -> None: ...
 
 
 class Outcome(NamedTuple):
@@ -95,7 +102,7 @@ def modules(graph: Graph, chosen: Random) -> list[nn.Module]:
 def refused(stages: Sequence[nn.Module], program: Program) -> str | None:
     """The rule that refuses a program, or the runtime's reason."""
     try:
-        check_fit(stages, program)
+        check_suits(stages, program)
     except ProgramError as error:
         first = error.findings[0]
         assert isinstance(first, Finding)
@@ -131,7 +138,8 @@ def _comes_right(stages: list[nn.Module], program: Program) -> bool:
     copies = copy.deepcopy(stages)
     ((batch, target),) = batches(program.microbatches * 3, 1)
     shared: dict[str, Any] = {"loss": squared, "optimizer": plain_descent, "seed": 3}
-    with patch("weft.runtime.pipeline.check_fit", lambda *_: 8):
+    checks = "weft.runtime.assembly.check"
+    with patch(f"{checks}_suits"), patch(checks, Unchecked):
         try:
             pipeline = Pipeline(stages, program, **shared)
             pipeline.step(batch, target)
@@ -184,9 +192,9 @@ def asynchronous_bases() -> list[Program]:
 
 
 def asynchronous(chosen: Random, bases: Sequence[Program]) -> tuple[Program, Outcome]:
-    """A program that does not flush, and what became of it, drained now and then."""
+    """An asynchronous program, and what became of it, drained now and then."""
     if chosen.random() < 0.6:
-        program = random_flow(chosen)
+        program = random_asynchronous(chosen)
         if chosen.random() < 0.4:
             program = changed(program, chosen, ASYNCHRONOUS)
     else:
@@ -198,14 +206,14 @@ def asynchronous(chosen: Random, bases: Sequence[Program]) -> tuple[Program, Out
     try:
         drains = [update for update in range(7) if chosen.random() < 0.2]
         clip = 0.05 if chosen.random() < 0.3 else None
-        return program, Outcome("accepted", delayed(model, program, drains=drains, clip=clip))
+        return program, Outcome("accepted", trained_apart(model, program, drains=drains, clip=clip))
     except InputError as error:
         return program, Outcome(f"runtime: {str(error)[:40]}")
     except Exception as error:
         return program, Outcome("accepted", f"{type(error).__name__}: {error}")
 
 
-def delayed(
+def trained_apart(
     model: str,
     program: Program,
     *,
@@ -213,29 +221,17 @@ def delayed(
     drains: Sequence[int] = (),
     clip: float | None = None,
 ) -> str:
-    """What differs between a pipeline and delayed training with the versions that it names."""
+    """What differs between a pipeline and the reference, by the versions that the program names."""
     make, data, loss = MODELS[model]
     stages = make(program.stages)
     copies = copy.deepcopy(stages)
     shared: dict[str, Any] = {"loss": loss, "optimizer": adam, "seed": 3, "clip": clip}
     pipeline = Pipeline(stages, program, **shared)
-    version, backward = versions_of(program)
-    order = order_of(program)
-    if backward is not None:  # nothing is stashed, so that a drain starts anew
-        starts = [update + 1 for update in drains]
-        order = _restarted(starts, order)
-        version = versions.restarted(starts, version)
-        backward = versions.restarted(starts, backward)
-    reference = Delayed(
-        copies,
-        version,
-        microbatches=program.microbatches,
-        backward=backward,
-        order=order,
-        groups=scoped(flowing(program), None) if clip else None,
-        recompute=_recomputed(program),
-        **shared,
-    )
+    method = method_of(program)
+    if method.backward is not None:  # nothing is stashed, so that a drain starts anew
+        method = restarted([update + 1 for update in drains], method)
+    groups = scoped(program, None) if clip else None
+    reference = Reference(copies, method, groups=groups, **shared)
     found = []
     for update, (batch, target) in enumerate(data(program.microbatches * 3 - 1, updates)):
         if not torch.equal(pipeline.step(batch, target).loss, reference.step(batch, target)):
@@ -244,23 +240,6 @@ def delayed(
             pipeline.drain()
     pipeline.drain()
     return ", ".join([*found, *different(pipeline, copies)][:3])
-
-
-def _recomputed(program: Program) -> Recomputed:
-    """What is recomputed in a step is so in all of them."""
-    assert program.period is not None
-    shift = program.period.microbatches
-    found = {
-        (action.stage, (action.microbatch or 0) % shift)
-        for action in program.actions
-        if action.kind is Kind.R
-    }
-    return lambda t, i, s: (s, (t * program.microbatches + i) % shift) in found
-
-
-def _restarted(starts: Sequence[int], order: Order) -> Order:
-    """Another order that starts again at these updates."""
-    return lambda t, s: order(t - max((start for start in starts if start <= t), default=0), s)
 
 
 def different(pipeline: Pipeline, copies: Sequence[nn.Module]) -> list[str]:

@@ -78,8 +78,8 @@ def _expected_versions(schedule: Schedule, shape: Shape) -> tuple[list[int], lis
 def test_versions_and_staleness(schedule: Schedule) -> None:
     for shape in shapes(schedule, updates=9):
         program = schedule.program(shape).unrolled()
-        residents, behind = _expected_versions(schedule, shape)
-        assert staleness(program) == behind, shape
+        residents, stale = _expected_versions(schedule, shape)
+        assert staleness(program) == stale, shape
         assert resident_versions(program) == residents, shape
 
 
@@ -134,32 +134,32 @@ def test_no_bubble_once_settled(schedule: Schedule) -> None:
         assert settled.period == pytest.approx(3 * program.microbatches)
 
 
-@pytest.mark.parametrize("lag", [0.1, 0.25, 0.5, 1.0])
+@pytest.mark.parametrize("latency", [0.1, 0.25, 0.5, 1.0])
 @pytest.mark.parametrize("devices", [2, 4, 6])
-def test_latency_laws(devices: int, lag: float) -> None:
+def test_latency_laws(devices: int, latency: float) -> None:
     """Utilisation D(f+b)/(D(f+b) + 2(D-1)c) of 2BW, 4(D-1)c of WPipe."""
-    share = Share(lag=lag)
+    share = Share(latency=latency)
     for schedule, hops in ((pipedream_2bw, 2), (wpipe, 4)):
         program = schedule(devices=devices, microbatches=2 * devices, updates=8)
         settled = steady(program, share.cost(program))
         work = devices * 3
-        expected = work / (work + hops * (devices - 1) * lag)
+        expected = work / (work + hops * (devices - 1) * latency)
         assert 1 - settled.bubble == pytest.approx(expected)
 
 
 def test_eager_hides_latency_up_to_its_bound() -> None:
-    """Eager 2BW hides a lag of (f+b)/2, eager WPipe of (f+b)/4 (D = 4)."""
+    """Eager 2BW hides a latency of (f+b)/2, eager WPipe of (f+b)/4 (D = 4)."""
     for schedule, bound, more in ((pipedream_2bw, 1.5, {}), (wpipe, 0.75, {"round": 8})):
         program = schedule(devices=4, microbatches=8, variant="eager", updates=12, **more)
-        for lag, is_hidden in ((bound, True), (bound * 1.1, False)):
-            settled = steady(program, Share(lag=lag).cost(program))
+        for latency, is_hidden in ((bound, True), (bound * 1.1, False)):
+            settled = steady(program, Share(latency=latency).cost(program))
             assert (settled.bubble == pytest.approx(0)) is is_hidden
 
 
 def test_the_period_is_the_average_of_a_cycle() -> None:
-    """2BW on 4 devices, 5 microbatches, lag 0.1 repeats 15.6, 15.8, 15.8, 15.8."""
+    """2BW on 4 devices, 5 microbatches, latency 0.1 repeats 15.6, 15.8, 15.8, 15.8."""
     program = pipedream_2bw(devices=4, microbatches=5, updates=8)
-    settled = steady(program, Share(lag=0.1).cost(program))
+    settled = steady(program, Share(latency=0.1).cost(program))
     assert settled.period == pytest.approx((15.6 + 3 * 15.8) / 4)
 
 

@@ -87,7 +87,7 @@ def test_golden_row(row: Row) -> None:
         forward=float(row["tF"]),
         input_grad=float(row["tI"]),
         weight_grad=float(row["tW"]),
-        lag=float(row["comm_lag"]),
+        latency=float(row["comm_lag"]),
     )
     if row["makespan"] == "DEADLOCK":
         with pytest.raises(ProgramError):

@@ -21,9 +21,9 @@ ROWS = """\
 EXPOSED = Share(3, 3, 2, pair=6)  # per stage F = I = 1.5, W = 1, a pair with its W 3
 
 
-def per_stage(loops: int, *, lag: float = 0.0) -> Share:
+def per_stage(loops: int, *, latency: float = 0.0) -> Share:
     """F = I = W = 1 for each stage."""
-    return Share(loops, loops, loops, lag=lag)
+    return Share(loops, loops, loops, latency=latency)
 
 
 def test_the_four_rows_as_printed() -> None:
@@ -38,7 +38,7 @@ def test_the_four_rows_as_printed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("devices", "loops", "microbatches", "lag", "late", "early"),
+    ("devices", "loops", "microbatches", "latency", "late", "early"),
     [
         (4, 2, 8, 0, 57, 54),
         (4, 2, 8, 0.5, 69, 59),
@@ -47,13 +47,13 @@ def test_the_four_rows_as_printed() -> None:
     ],
 )
 def test_golden_values(
-    devices: int, loops: int, microbatches: int, lag: float, late: float, early: float
+    devices: int, loops: int, microbatches: int, latency: float, late: float, early: float
 ) -> None:
     for variant, expected in (("send-after-w", late), ("", early)):
         program = kimi_k2(
             devices=devices, microbatches=microbatches, stages_per_device=loops, variant=variant
         )
-        cost = per_stage(loops, lag=lag).cost(program)
+        cost = per_stage(loops, latency=latency).cost(program)
         assert simulate(program, cost).makespan == expected
 
 
@@ -77,20 +77,20 @@ def test_peaks_of_live_stages() -> None:
         assert simulate(program).peak_activations == [6, 5, 4, 3]
 
 
-def test_closed_forms_with_lag() -> None:
+def test_closed_forms_with_latency() -> None:
     for devices in (2, 3, 4, 6, 8):
         for loops in (2, 3, 4):
             for factor in (2, 3, 5):
                 for times in ((1, 1, 1), (1, 1.2, 0.8), (10, 11, 8)):
-                    for lag in (0, 0.3, 1, 1.5):
-                        _check_closed_forms(devices, loops, factor, times, lag * times[2])
+                    for latency in (0, 0.3, 1, 1.5):
+                        _check_closed_forms(devices, loops, factor, times, latency * times[2])
 
 
 def _check_closed_forms(
-    devices: int, loops: int, factor: int, times: tuple[float, float, float], lag: float
+    devices: int, loops: int, factor: int, times: tuple[float, float, float], latency: float
 ) -> None:
     forward, input_grad, weight_grad = (seconds * loops for seconds in times)
-    share = Share(forward, input_grad, weight_grad, lag=lag)
+    share = Share(forward, input_grad, weight_grad, latency=latency)
     for variant in ("", "send-after-w"):
         shape = Shape(
             devices=devices,

@@ -13,7 +13,7 @@ from weft.schedules import REGISTRY
 from weft.simulate import simulate
 
 ZERO_BUBBLE = [
-    # devices, microbatches, F, I, W, lag, 1F1B, ZB-H1, ZB-H2
+    # devices, microbatches, F, I, W, latency, 1F1B, ZB-H1, ZB-H2
     (8, 24, 18.522, 18.086, 9.337, 0.601, 0.2431, 0.1585, 0.1083),
     (8, 32, 18.513, 18.086, 9.331, 0.626, 0.1985, 0.1242, 0.0837),
     (8, 24, 29.718, 29.444, 19.927, 0.527, 0.2347, 0.1323, 0.0698),
@@ -28,7 +28,7 @@ ZERO_BUBBLE = [
 @pytest.mark.parametrize("row", ZERO_BUBBLE, ids=lambda row: f"{row[0]}x{row[1]}-{row[2]}")
 def test_zero_bubble_rates_to_four_digits(row: tuple[float, ...]) -> None:
     devices, microbatches = int(row[0]), int(row[1])
-    share = Share(forward=row[2], input_grad=row[3], weight_grad=row[4], lag=row[5])
+    share = Share(forward=row[2], input_grad=row[3], weight_grad=row[4], latency=row[5])
     expected = dict(zip(("1f1b", "zb-h1", "zb-h2"), row[6:], strict=True))
     for name, rate in expected.items():
         program = REGISTRY[name](devices=devices, microbatches=microbatches)

@@ -18,7 +18,7 @@ from weft.timeline import Timeline
 
 def uneven(program: Program, seed: int) -> Timeline:
     """With forwards of different lengths, so that paths differ."""
-    cost = Share(lag=0.1).cost(program)
+    cost = Share(latency=0.1).cost(program)
     forward = np.random.default_rng(seed).uniform(0.5, 1.5, program.stages)
     times = replace(cost.times, forward=tuple(forward))
     return simulate(program, replace(cost, times=times, overhead=0.05 * seed))

@@ -61,7 +61,7 @@ def test_order_is_the_cause_where_another_action_was_ready() -> None:
 
 
 def test_where_steps_overlap_the_ends_are_no_idle_time() -> None:
-    """ZB-H2's claim: nothing stands still between a device's first action and its last."""
+    """ZB-H2's claim: nothing is idle between a device's first action and its last."""
     program = zb_h2(devices=4, microbatches=8)
     cost = Share().cost(program)
     assert simulate(program, cost).idle
@@ -80,7 +80,7 @@ def test_memory_is_the_cause_where_the_ready_action_would_not_fit() -> None:
 def test_a_value_on_its_way_is_the_wire(is_lowered: bool) -> None:
     program = naive(devices=2, microbatches=1)
     program = wires(program) if is_lowered else program
-    timeline = _timeline(program, lag=0.5)
+    timeline = _timeline(program, latency=0.5)
     assert _idle(timeline, 0) == [
         (1, 4.5, Cause.VALUE),
         (4.5, 5, Cause.WIRE),
@@ -89,7 +89,7 @@ def test_a_value_on_its_way_is_the_wire(is_lowered: bool) -> None:
 
 
 def test_what_lies_between_two_actions_is_the_hosts_first() -> None:
-    timeline = _timeline(naive(devices=2, microbatches=1), lag=0.5, overhead=0.25)
+    timeline = _timeline(naive(devices=2, microbatches=1), latency=0.5, overhead=0.25)
     assert _idle(timeline, 0) == [
         (1, 1.25, Cause.HOST),
         (1.25, 4.75, Cause.VALUE),
@@ -101,7 +101,7 @@ def test_what_lies_between_two_actions_is_the_hosts_first() -> None:
 @pytest.mark.parametrize("overhead", [0, 0.0625])
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.name)
 def test_idle_and_work_fill_the_makespan(program: Program, overhead: float) -> None:
-    timeline = _timeline(program, lag=0.125, overhead=overhead)
+    timeline = _timeline(program, latency=0.125, overhead=overhead)
     idle = np.zeros(program.devices)
     for stretch in timeline.idle:
         assert stretch.seconds > 0
@@ -113,7 +113,7 @@ def test_idle_and_work_fill_the_makespan(program: Program, overhead: float) -> N
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.name)
 def test_slack_is_what_can_be_lost(program: Program, overhead: float) -> None:
     """Lengthening an action by its slack costs nothing, by more costs the rest."""
-    timeline = _timeline(program, lag=0.125, overhead=overhead)
+    timeline = _timeline(program, latency=0.125, overhead=overhead)
     path = timeline.critical_path
     assert path.slack.min() == pytest.approx(0)
     assert path.slack[list(path.actions)] == pytest.approx(np.zeros(len(path.actions)))
@@ -148,9 +148,11 @@ def test_a_measured_timeline_is_the_same_type() -> None:
     assert late.memory.peaks == made.memory.peaks
 
 
-def test_lag_enters_once_per_round_trip() -> None:
+def test_latency_enters_once_per_round_trip() -> None:
     """Steady state of 1F1B: F + B + 2 c (D - 1)/D per microbatch, here 3.35 (D = 8, c = 0.2)."""
-    runs = [_timeline(one_f_one_b(devices=8, microbatches=n), lag=0.2).makespan for n in (64, 128)]
+    runs = [
+        _timeline(one_f_one_b(devices=8, microbatches=n), latency=0.2).makespan for n in (64, 128)
+    ]
     assert (runs[1] - runs[0]) / 64 == pytest.approx(3.35)
 
 

@@ -190,7 +190,7 @@ GOOD = "{'descr': '<u2', 'fortran_order': False, 'shape': (50,), }"
 
 
 def headed(header: str, *, version: int = 1) -> bytes:
-    """Fifty tokens of two bytes behind such a header."""
+    """Fifty tokens of two bytes after such a header."""
     size = len(header).to_bytes(2 if version == 1 else 4, "little")
     return b"\x93NUMPY" + bytes([version, 0]) + size + header.encode("latin-1") + bytes(100)
 

@@ -36,8 +36,8 @@ class Killed:
 
 
 def test_a_rank_that_is_killed_while_others_wait_for_it_is_named(tmp_path: Path) -> None:
-    told = r"the run ended early: rank [01] was killed by SIGKILL"
-    with pytest.raises(WeftError, match=told):
+    text = r"the run ended early: rank [01] was killed by SIGKILL"
+    with pytest.raises(WeftError, match=text):
         launched(Killed(tmp_path / "mark"), ignored, ranks=2)
 
 
@@ -58,7 +58,7 @@ def refuse_on_one(_: Callable[..., None]) -> None:
     signal.pause()
 
 
-def test_what_a_rank_refuses_is_told_as_it_says_it() -> None:
+def test_what_a_rank_refuses_is_reported_as_it_says_it() -> None:
     with pytest.raises(InputError, match=r"^not this way$"):
         launched(refuse_on_one, ignored, ranks=2)
 

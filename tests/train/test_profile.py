@@ -62,7 +62,7 @@ def test_the_cost_of_another_model_is_refused(
         check_cost(replace(SETTINGS, **changes), cost)  # type: ignore[arg-type]
 
 
-def test_a_cost_by_hand_fits_any_model_of_so_many_stages() -> None:
+def test_a_cost_by_hand_fits_any_model_of_that_many_stages() -> None:
     check_cost(SETTINGS, Share().cost(PROGRAM))
     with pytest.raises(InputError, match="describes 3 stages, 1f1b has 2"):
         check_cost(SETTINGS, Share().cost(one_f_one_b(devices=3, microbatches=4)))
@@ -78,7 +78,7 @@ def test_other_machines_and_numbers_of_ranks_are_doubted(cost: Cost) -> None:
     assert ranks.endswith("measured with 4 processes at work, this run has 2")
 
 
-def test_times_that_vary_are_told() -> None:
+def test_times_that_vary_are_reported() -> None:
     still = Measurement("", machine={"cores": "4"}, ranks=4, spread={"forward": (0.01, 0.05)})
     assert noise(still) is None
     wild = replace(still, spread={"forward": (0.01, 0.06), "update": (0.5, 0.0)})

@@ -1,6 +1,6 @@
 """Mutations: every small way to spoil a valid program, none of which may pass.
 
-swap       an action and one behind it in its lane that reads what it computes
+swap       an action and one after it in its lane that reads what it computes
 drop       any action; a recomputation is optional, so it may go
 duplicate  any action
 retarget   another stage, microbatch or version

@@ -19,7 +19,7 @@ def actions(words: str, *, version: int | None = None) -> list[Action]:
     return [_action(word, version) for word in words.split()]
 
 
-def flow(
+def repeating(
     *lanes: str, microbatches: int = 1, placement: Placement | None = None, **more: object
 ) -> Program:
     """A program that repeats: "0F0@0 0B0@0 0U@0 [0F1@1 0B1@1 0U@1]" has a prologue and a body."""
@@ -33,7 +33,7 @@ def flow(
         versions=updates,
     )
     return Program.build(
-        "flow",
+        "repeating",
         placement or Placement.straight(len(lanes)),
         [[action for part in lane for action in part] for lane in parts],
         microbatches=microbatches,
@@ -239,9 +239,9 @@ def _two_bw_lane(device: int, updates: int) -> Iterator[Action]:
             yield Action(device, Kind.UPDATE, version=step)
 
 
-def late_first_stage() -> Program:
+def first_stage_waiting() -> Program:
     """Stages 0 and 2 on device 1: it begins the next step before it gives device 0 a gradient."""
-    return flow(
+    return repeating(
         "1F0@0 1B0@0 1U@0 1F1@1 1B1@1 1U@1 1F2@2 1B2@2 1U@2 [1F3@3 1B3@3 1U@3]",
         "0F0@0 2F0@0 0F1@0 2B0@0 2U@0 0B0@0 0U@0 2F1@1 0F2@1 2B1@1 2U@1 0B1@0 0U@1 2F2@2"
         " [0F3@2 2B2@2 2U@2 0B2@1 0U@2 2F3@3] 2B3@3 2U@3 0B3@2 0U@3",
@@ -250,34 +250,34 @@ def late_first_stage() -> Program:
 
 
 # Programs that repeat and that the runtime, if asked nevertheless, would fail at or train wrongly.
-FLOWS = {
-    "the gradient of a step that joins the update before": flow(
+REPEATING = {
+    "the gradient of a step that joins the update before": repeating(
         "0F0@0 0F1@0 0B0@0 0F2@0 0B1@0 0U@0 [0F3@1 0B2@0 0U@1] 0B3@1 0U@2 0U@3"
     ),
-    "a backward with older weights, and no stash": flow(
+    "a backward with older weights, and no stash": repeating(
         "0F0@0 0B0@0 0U@0 [0F1@1 0B1@0 0U@1]", is_stashing=False
     ),
-    "a forward with older weights, and no stash": flow(
+    "a forward with older weights, and no stash": repeating(
         "0F0@0 0B0@0 0U@0 [0F1@0 0B1@1 0U@1]", is_stashing=False
     ),
-    "an update between recomputation and backward, and no stash": flow(
+    "an update between recomputation and backward, and no stash": repeating(
         "0F0@0 0R0@0 0B0@0 0F1@0 [0R1@0 0U@0 0F2@1 0B1@1] 0R2@1 0U@1 0B2@2 0U@2",
         is_stashing=False,
     ),
-    "the data of the next step first": flow(
+    "the data of the next step first": repeating(
         "0F0@0 0F1@0 0B0@0 0U@0 0B1@0 0U@1 [0F2@2 0F3@2 0B2@2 0U@2 0B3@2 0U@3]",
         "1F1@0 1F0@0 1B0@0 1U@0 1B1@0 1U@1 [1F3@2 1F2@2 1B2@2 1U@2 1B3@2 1U@3]",
     ),
-    "a gradient that waits for the next step": late_first_stage(),
-    "an end in another order than the body": flow(
+    "a gradient that waits for the next step": first_stage_waiting(),
+    "an end in another order than the body": repeating(
         "0F0@0 0F1@0 0F2@0 0B0@0 0B1@0 0B2@0 0U@0 [0F3@1 0F4@1 0F5@1 0B3@1 0B4@1 0B5@1 0U@1]"
         " 0F6@2 0F7@2 0F8@2 0B8@2 0B7@2 0B6@2 0U@2",
         microbatches=3,
     ),
-    "an end with other versions than the body": flow(
+    "an end with other versions than the body": repeating(
         "0F0@0 0B0@0 0U@0 [0F1@1 0B1@1 0U@1] 0F2@0 0B2@0 0U@2"
     ),
-    "a body that runs nothing": flow("0F0@0 0B0@0 0U@0 []"),
+    "a body that runs nothing": repeating("0F0@0 0B0@0 0U@0 []"),
 }
 
 VALID = {

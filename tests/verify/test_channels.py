@@ -82,7 +82,7 @@ def test_breadth_first_needs_a_depth_of_two() -> None:
 
 
 def test_a_later_message_brings_those_before_it() -> None:
-    """Device 1 starts with the last microbatch, which reaches it behind all others."""
+    """Device 1 starts with the last microbatch, which reaches it after all others."""
     lanes = ["0F0 0F1 0F2 0B2 0B1 0B0", "1F2 1B2 1F1 1B1 1F0 1B0"]
     assert verify(programs.program("last first", lanes, 3)).channel_depth == 0
 

@@ -12,7 +12,7 @@ from tests.verify.mutations import mutations
 from weft.errors import ProgramError
 from weft.ir.actions import Actions
 from weft.ir.program import Program
-from weft.lower import split, updates, wires
+from weft.lower import executable, split, updates, wires
 from weft.simulate import simulate
 from weft.verify import verify
 
@@ -29,6 +29,13 @@ def test_no_mutation_passes(name: str) -> None:
 @pytest.mark.parametrize("name", ["1f1b", "chimera", "fan-out", "frozen tower", "contrastive"])
 def test_no_mutation_passes_after_lowering(name: str) -> None:
     assert accepted(wires(updates(programs.VALID[name]))) == []
+
+
+@pytest.mark.parametrize("name", ["1f1b", "chimera", "2bw"])
+def test_no_mutation_passes_where_weights_are_tied_and_norms_shared(name: str) -> None:
+    program = programs.VALID[name]
+    every = tuple(range(program.stages))
+    assert accepted(executable(program, ties=((0, every[-1]),), norms=(every,))) == []
 
 
 @settings(deadline=None, max_examples=100)

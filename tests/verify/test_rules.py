@@ -17,7 +17,9 @@ from weft.ir.kinds import Direction, Kind, Stream
 from weft.ir.lanes import Channel, Lane
 from weft.ir.placement import Placement
 from weft.ir.program import Program
-from weft.lower import updates, wires
+from weft.lower import executable, unwired, updates, wires
+from weft.notation import from_text
+from weft.schedules import REGISTRY, Shape
 from weft.verify import RULES, check, verify
 
 
@@ -60,6 +62,38 @@ def capped(program: Program, capacity: float) -> Cost:
 FORWARDS = Channel(0, 1, Direction.ACTIVATION)
 WIRED = wires(programs.gpipe(2, 2))
 CHAIN = programs.one_f_one_b(4, 4)
+TIED = executable(programs.one_f_one_b(3, 2), ties=((0, 2),))
+SUMS = Lane(0, Stream.REDUCE)
+LONG = Shape(devices=2, microbatches=1, updates=8)
+WIDE = Shape(devices=2, microbatches=4, stages_per_device=2, updates=6)
+
+# Device 1 waits for stage 0's gradient, and device 0 for what device 1 computes after that.
+EARLY_NORM = """\
+weft program 1
+microbatches 1
+graph chain 3
+place 0 1 1
+norm 0 2
+device 0: 0F0 0B0 0U@0
+device 1: 1F0 2F0 2B0 2U@0 1B0 1U@0
+"""
+EARLY_TIE = """\
+weft program 1
+microbatches 1
+graph chain 3
+place 0 1 1
+tie 0 2
+device 0: 0F0 0B0 0U@0 0U@0~0
+device 1: 1F0 2F0 2B0 2U@0 2U@0~0 1B0 1U@0
+device 0 reduce: reduce:0@0~0
+device 1 reduce: reduce:2@0~0
+"""
+
+
+def with_action(program: Program, lane: Lane, action: Action) -> Program:
+    contents = program.contents()
+    return program.with_lanes({**contents, lane: [*contents[lane], action]})
+
 
 BROKEN: dict[str, list[Callable[[], Program]]] = {
     "well-formed": [
@@ -70,6 +104,8 @@ BROKEN: dict[str, list[Callable[[], Program]]] = {
         lambda: with_extra(programs.chimera(), Lane(0), "0F0..1"),
         lambda: with_lane(programs.gpipe(1, 2), Lane(0, Stream.OFFLOAD), "0F0"),
         lambda: with_extra(WIRED, Lane(0, Stream.WIRE, FORWARDS), "0F0"),
+        lambda: with_action(TIED, Lane(0), Action(0, Kind.UPDATE, version=1, edge=1)),
+        lambda: with_action(TIED, SUMS, Action(1, Kind.REDUCE, version=0, edge=0)),
     ],
     "complete": [
         lambda: programs.program("twice", ["0F0 0F0 0B0"], 1),
@@ -118,21 +154,29 @@ BROKEN: dict[str, list[Callable[[], Program]]] = {
         lambda: without(updates(programs.chimera()), kind=Kind.REDUCE),
         lambda: without(updates(programs.chimera()), kind=Kind.UPDATE),
         lambda: reordered(updates(programs.gpipe(2, 1)), Lane(1), 0, 2, 1),
+        lambda: without(executable(programs.chimera(), is_updating=False), kind=Kind.REDUCE),
+        lambda: without(TIED, kind=Kind.REDUCE),
+        lambda: without(TIED, kind=Kind.UPDATE, edge=0),
+        lambda: without(executable(programs.chimera(), ties=((0, 1),)), kind=Kind.REDUCE, edge=0),
+        lambda: reordered(executable(programs.chimera(), ties=((0, 1),)), SUMS, 2, 1, 0, 3),
+        lambda: unwired(executable(REGISTRY["wpipe"].program(WIDE), norms=((0, 1, 2, 3),))),
         lambda: two_bw_with(Kind.B, 1, is_stashing=True),
         lambda: two_bw_with(Kind.F, 2, is_stashing=True),
-        lambda: programs.FLOWS["the gradient of a step that joins the update before"],
-        lambda: programs.FLOWS["a backward with older weights, and no stash"],
-        lambda: programs.FLOWS["a forward with older weights, and no stash"],
-        lambda: programs.FLOWS["an update between recomputation and backward, and no stash"],
+        lambda: programs.REPEATING["the gradient of a step that joins the update before"],
+        lambda: programs.REPEATING["a backward with older weights, and no stash"],
+        lambda: programs.REPEATING["a forward with older weights, and no stash"],
+        lambda: programs.REPEATING["an update between recomputation and backward, and no stash"],
     ],
     "periodic": [
-        lambda: programs.FLOWS["an end in another order than the body"],
-        lambda: programs.FLOWS["an end with other versions than the body"],
-        lambda: programs.FLOWS["a body that runs nothing"],
+        lambda: programs.REPEATING["an end in another order than the body"],
+        lambda: programs.REPEATING["an end with other versions than the body"],
+        lambda: programs.REPEATING["a body that runs nothing"],
     ],
     "in step": [
-        lambda: programs.FLOWS["the data of the next step first"],
-        lambda: programs.FLOWS["a gradient that waits for the next step"],
+        lambda: programs.REPEATING["the data of the next step first"],
+        lambda: programs.REPEATING["a gradient that waits for the next step"],
+        lambda: replace(programs.periodic_two_bw(), norms=((0, 1),)),
+        lambda: executable(REGISTRY["pipedream"].program(LONG), norms=((0, 1),)),
     ],
     "ordered": [
         lambda: programs.program("B first", ["0B0 0F0"], 1),
@@ -145,6 +189,8 @@ BROKEN: dict[str, list[Callable[[], Program]]] = {
         lambda: programs.contrastive("F0 B0 F1 B1"),
         lambda: wires(programs.contrastive("F0 B0 F1 B1")),
         lambda: programs.paired_one_f_one_b(),
+        lambda: from_text(EARLY_NORM),
+        lambda: from_text(EARLY_TIE),
     ],
 }
 
@@ -193,9 +239,9 @@ def two_bw_with(kind: Kind, version: int, *, is_stashing: bool) -> Program:
 
 @pytest.mark.parametrize(
     ("rule", "make"),
-    [(rule, make) for rule, makers in BROKEN.items() for make in makers],
+    [(rule, make) for rule, programs_of in BROKEN.items() for make in programs_of],
 )
-def test_a_breach_is_told_by_its_own_rule_alone(rule: str, make: Callable[[], Program]) -> None:
+def test_a_breach_is_reported_by_its_own_rule_alone(rule: str, make: Callable[[], Program]) -> None:
     report = verify(make())
     assert {finding.rule for finding in report.findings} == {rule}
     assert report.channel_depth is None
@@ -248,8 +294,8 @@ def test_a_periodic_program_is_looked_at_unrolled() -> None:
 
 def test_backward_may_use_newer_weights_where_nothing_is_stashed() -> None:
     newer = "0F0@0 0F1@0 0B0@0 0U@0 [0F2@1 0B1@1 0U@1] 0B2@2 0U@2"
-    assert verify(programs.flow(newer, is_stashing=False)).is_valid
-    assert not verify(programs.flow(newer)).is_valid
+    assert verify(programs.repeating(newer, is_stashing=False)).is_valid
+    assert not verify(programs.repeating(newer)).is_valid
 
 
 def test_a_forward_ahead_of_its_update_sees_other_weights_than_its_backward() -> None:
@@ -307,7 +353,7 @@ def test_a_finding_names_device_action_cause_and_remedy() -> None:
 
 
 @pytest.mark.parametrize("lower", [lambda program: program, wires])
-def test_a_deadlock_is_told_as_the_ring_it_is(lower: Callable[[Program], Program]) -> None:
+def test_a_deadlock_is_reported_as_the_ring_it_is(lower: Callable[[Program], Program]) -> None:
     report = verify(lower(programs.contrastive("F0 B0 F1 B1")))
     assert str(report) == (
         "contrastive on 3 devices: deadlock: device 2 waits at 2F0..1 for 1F1 of device 1,"
@@ -315,14 +361,14 @@ def test_a_deadlock_is_told_as_the_ring_it_is(lower: Callable[[Program], Program
     )
 
 
-def test_blocked_sends_are_told() -> None:
+def test_blocked_sends_are_reported() -> None:
     assert str(verify(programs.one_f_one_b(2, 2), channel_depth=0)) == (
         "1f1b on 2 devices: with channels of depth 0, device 0 waits to send 0F1, device 1 waits to"
         " send 1B0, and each keeps the next waiting. Give channels a depth of 1."
     )
 
 
-def test_many_findings_are_told_briefly_and_kept_in_full() -> None:
+def test_many_findings_are_reported_briefly_and_kept_in_full() -> None:
     program = programs.program("half", ["0F0 0B0"], 200)
     report = verify(program)
     assert len(report.findings) == 398
@@ -339,3 +385,14 @@ def test_findings_stand_in_lane_order() -> None:
     spoilt = without(without(CHAIN, stage=2, kind=Kind.F), stage=0, kind=Kind.B)
     report = verify(spoilt)
     assert [f.device for f in report.findings] == sorted(f.device for f in report.findings)
+
+
+def test_a_deadlock_by_a_norm_says_what_to_move() -> None:
+    (finding,) = verify(from_text(EARLY_NORM)).findings
+    assert "device 1 waits at 2U@0 for 0B0 of device 0" in finding.message
+    assert "On device 1, move 1B0 in front of 2U@0." in finding.message
+
+
+def test_gradients_may_be_summed_for_whoever_asked_for_them() -> None:
+    program = executable(programs.chimera(), is_updating=False)
+    assert verify(program).is_valid

@@ -41,10 +41,10 @@ def test_torchs_published_1f1b_order_lacks_a_forward() -> None:
     """torch 2.13 lists F1 ... F6 instead of F0 ... F5 on the last of 4 ranks."""
     report = verify(_table("1F1B", 4, 6))
     assert not report.is_valid
-    told = str(report)
-    assert "3F6" in told
-    assert "3F0" in told
-    assert "device 3" in told
+    shown = str(report)
+    assert "3F6" in shown
+    assert "3F0" in shown
+    assert "device 3" in shown
 
 
 @pytest.mark.parametrize(
@@ -128,7 +128,7 @@ def test_deferred_receives_swap_messages(name: str, devices: int) -> None:
     assert {finding.device for finding in report.findings} == SWAPPED.get((name, devices), set())
 
 
-def test_a_swap_is_told_with_its_cause_and_remedy(tmp_path: Path) -> None:
+def test_a_swap_is_reported_with_its_cause_and_remedy(tmp_path: Path) -> None:
     path = tmp_path / "zbv.csv"
     path.write_text(_csv("ZBVZeroBubble", 2, 4, with_comms=True, defer_pp_recv=True))
     result = weft("verify", str(path))

@@ -42,8 +42,8 @@ class Browser:
     """One Chromium; every page is a tab of its own."""
 
     def __init__(self, program: str, profile: Path) -> None:
-        told, tell = _pipe()
-        hear, heard = _pipe()
+        commands, command_end = _pipe()
+        result_end, results = _pipe()
         command = [program, *FLAGS, f"--user-data-dir={profile}", "about:blank"]
         nowhere = os.open(os.devnull, os.O_RDWR)
         self._process = os.posix_spawn(
@@ -53,14 +53,14 @@ class Browser:
             file_actions=[
                 (os.POSIX_SPAWN_DUP2, nowhere, 1),
                 (os.POSIX_SPAWN_DUP2, nowhere, 2),
-                (os.POSIX_SPAWN_DUP2, told, 3),
-                (os.POSIX_SPAWN_DUP2, heard, 4),
+                (os.POSIX_SPAWN_DUP2, commands, 3),
+                (os.POSIX_SPAWN_DUP2, results, 4),
             ],
             setpgroup=0,
         )
-        for end in (told, heard, nowhere):
+        for end in (commands, results, nowhere):
             os.close(end)
-        self._tell, self._hear = tell, hear
+        self._commands, self._results = command_end, result_end
         self._number, self._rest = 0, b""
         self.events: list[dict[str, Any]] = []
 
@@ -70,7 +70,7 @@ class Browser:
         message: dict[str, Any] = {"id": self._number, "method": method, "params": given}
         if session:
             message["sessionId"] = session
-        _write(self._tell, json.dumps(message).encode() + b"\0")
+        _write(self._commands, json.dumps(message).encode() + b"\0")
         while True:
             answer = self.next_message()
             if answer.get("id") == self._number:
@@ -82,9 +82,9 @@ class Browser:
     def next_message(self) -> dict[str, Any]:
         deadline = monotonic() + PATIENCE
         while b"\0" not in self._rest:
-            ready, _, _ = select([self._hear], [], [], max(0.0, deadline - monotonic()))
+            ready, _, _ = select([self._results], [], [], max(0.0, deadline - monotonic()))
             assert ready, "the browser does not answer"
-            part = os.read(self._hear, 1 << 20)
+            part = os.read(self._results, 1 << 20)
             assert part, "the browser is gone"
             self._rest += part
         line, _, self._rest = self._rest.partition(b"\0")
@@ -100,8 +100,8 @@ class Browser:
     def close(self) -> None:
         os.killpg(self._process, signal.SIGKILL)
         os.waitpid(self._process, 0)
-        os.close(self._tell)
-        os.close(self._hear)
+        os.close(self._commands)
+        os.close(self._results)
 
 
 class Page:

@@ -26,8 +26,8 @@ def measured(timeline: Timeline) -> Timeline:
     return replace(timeline, start=timeline.start * 1.1, end=timeline.end * 1.1, is_measured=True)
 
 
-def lagging(program: Program) -> Timeline:
-    return simulate(program, Share(lag=0.5).cost(program))
+def with_latency(program: Program) -> Timeline:
+    return simulate(program, Share(latency=0.5).cost(program))
 
 
 def large(devices: int, microbatches: int, stages_per_device: int) -> Timeline:

@@ -62,12 +62,12 @@ def test_a_run_is_set_against_a_step_by_its_step_once_settled(
     page = opened(browser, all_of_them)
     show(page, "pipedream")
     page.run("document.getElementById('tab-comparison').click()")
-    told = words(page, "#panel")
-    assert "Changes are against 1f1b." in told
-    assert "step\t33\t24\t−27.3%" in told
-    assert "pipedream: of 8 microbatches, once settled" in told
-    assert "messages\t48\t48\t=" in told
-    assert "75" not in told
+    text = words(page, "#panel")
+    assert "Changes are against 1f1b." in text
+    assert "step\t33\t24\t−27.3%" in text
+    assert "pipedream: of 8 microbatches, once settled" in text
+    assert "messages\t48\t48\t=" in text
+    assert "75" not in text
 
 
 def test_every_figure_that_adds_up_is_of_one_step(all_of_them: Path) -> None:
@@ -82,7 +82,7 @@ def test_many_chips_are_in_groups_and_can_be_filtered(browser: Browser, all_of_t
     page = opened(browser, all_of_them)
     assert "zbv" in chips(page)
     assert "naive-async" not in chips(page)
-    press_button(page, "#timelines .groups button", "older weights")
+    press_button(page, "#timelines .groups button", "stale weights")
     assert {"naive-async", "1f1b"} <= set(chips(page))  # what is on show stays
     assert "zbv" not in chips(page)
     page.run(
@@ -108,10 +108,10 @@ def test_what_would_help_is_in_the_file(browser: Browser, all_of_them: Path) -> 
     page.run("document.getElementById('tab-helps').click()")
     for name in ("zbv", "pipedream", "interleaved-1f1b"):
         show(page, name)
-    told = words(page, "#panel")
-    assert "Being computed" not in told
-    assert told.count("If everything were different in one way") == 4
-    assert "run gains" in told  # of pipedream, which is many steps
+    text = words(page, "#panel")
+    assert "Being computed" not in text
+    assert text.count("If everything were different in one way") == 4
+    assert "run gains" in text  # of pipedream, which is many steps
 
 
 def test_what_a_file_does_not_hold_is_said_not_to_be(browser: Browser, all_of_them: Path) -> None:
@@ -146,6 +146,6 @@ def test_one_of_two_sizes_of_step_is_said_to_be(browser: Browser, tmp_path: Path
     write_page(tmp_path / "sizes.html", made)
     page = opened(browser, tmp_path / "sizes.html")
     page.run("document.getElementById('tab-comparison').click()")
-    told = words(page, "#panel")
-    assert "Their steps have 4 and 8 microbatches: compare the times per microbatch." in told
-    assert "per microbatch\t5.25\t4.125\t−21.4%" in told
+    text = words(page, "#panel")
+    assert "Their steps have 4 and 8 microbatches: compare the times per microbatch." in text
+    assert "per microbatch\t5.25\t4.125\t−21.4%" in text

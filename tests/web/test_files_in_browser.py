@@ -68,9 +68,9 @@ def test_a_timeline_dropped_on_a_file_is_shown(small: Page) -> None:
 def test_a_dropped_timeline_says_what_it_does_not_know(small: Page) -> None:
     drop(small, "zbv.json", to_json(OTHER))
     small.run("weft.select({ timeline: weft.timelines[1], action: 4 })")
-    told = words(small, "#details")
-    assert "dropped on the page of `weft serve`, it is worked out" in told
-    assert "slack" not in told
+    answer = words(small, "#details")
+    assert "dropped on the page of `weft serve`, it is worked out" in answer
+    assert "slack" not in answer
     idle = small.run("weft.timelines[1].idle.sums.map((of) => of.work + (of.unexplained ?? 0))")
     assert idle == pytest.approx([OTHER.makespan] * 4)
 

@@ -67,17 +67,17 @@ def test_dragging_moves_the_view(small: Page) -> None:
     assert small.run("weft.view.from") > before
 
 
-def test_hover_tells_of_an_action(small: Page) -> None:
+def test_hover_describes_an_action(small: Page) -> None:
     small.move(*middle_of(small, 4))  # 0B0, the first backward of device 0
-    told = words(small, "#tip")
-    assert "0B0: backward" in told
-    assert "10 to 12, takes 2" in told
-    assert "started behind 1B0 on device 1" in told
+    text = words(small, "#tip")
+    assert "0B0: backward" in text
+    assert "10 to 12, takes 2" in text
+    assert "started after 1B0 on device 1" in text
     small.move(*middle_of(small, 0))
     assert "waits for this: 1F0 on device 1 and 1 more" in words(small, "#tip")
 
 
-def test_hover_tells_of_a_gap_and_of_memory(small: Page) -> None:
+def test_hover_describes_a_gap_and_of_memory(small: Page) -> None:
     small.move(middle_of(small, 4)[0] - 120, middle_of(small, 4)[1])
     assert "idle for 6: order" in words(small, "#tip")
     small.move(middle_of(small, 4)[0], middle_of(small, 4)[1] + 40)
@@ -86,19 +86,19 @@ def test_hover_tells_of_a_gap_and_of_memory(small: Page) -> None:
 
 def test_a_click_on_a_gap_walks_the_chain_of_waits(small: Page) -> None:
     small.click(middle_of(small, 4)[0] - 120, middle_of(small, 4)[1])
-    told = words(small, "#details")
-    assert "Device 0 is idle: order" in told
-    chain = [line.split()[0] for line in told.splitlines() if " on device " in line][1:]
+    text = words(small, "#details")
+    assert "Device 0 is idle: order" in text
+    chain = [line.split()[0] for line in text.splitlines() if " on device " in line][1:]
     assert chain[:4] == ["1B0", "2B0", "3B0", "3F0"]
     assert chain[-1] == "0F0"
 
 
 def test_a_click_selects_an_action(small: Page) -> None:
     small.click(*middle_of(small, 4))
-    told = words(small, "#details")
-    assert "slack\nnone: critical" in told
-    assert "10% shorter brings" in told
-    assert "Waits for this" not in told  # nothing reads the gradient of the first stage
+    text = words(small, "#details")
+    assert "slack\nnone: critical" in text
+    assert "10% shorter brings" in text
+    assert "Waits for this" not in text  # nothing reads the gradient of the first stage
 
 
 def test_keys_go_from_action_to_action(small: Page) -> None:
@@ -125,7 +125,7 @@ def test_keys_go_from_gap_to_gap(small: Page) -> None:
     assert small.run("weft.selection.gap") == 1
     small.press("G")
     assert small.run("weft.selection.gap") == 0
-    small.run("weft.select({ timeline: weft.timelines[0], action: 16 })")  # 1F0, behind a warm-up
+    small.run("weft.select({ timeline: weft.timelines[0], action: 16 })")  # 1F0, after a warm-up
     small.press("g")
     said = small.run("document.getElementById('status').textContent")
     assert said == "device 1 idle for 4, order"

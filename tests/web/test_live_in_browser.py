@@ -138,7 +138,7 @@ def test_a_model_on_a_device(page: Page) -> None:
     assert page.faults == []
 
 
-def test_updates_are_chosen_where_a_schedule_does_not_flush(page: Page) -> None:
+def test_updates_are_chosen_where_a_schedule_is_asynchronous(page: Page) -> None:
     assert "Updates" not in words(page, "#controls")
     choose(page, "pipedream")
     page.until("weft.timelines[0].name === 'pipedream'")
@@ -206,7 +206,7 @@ def test_a_link_brings_back_costs_view_and_selection(page: Page, browser: Browse
     assert again.faults == []
 
 
-def test_a_server_that_is_gone_is_told(page: Page) -> None:
+def test_a_server_that_is_gone_is_reported(page: Page) -> None:
     page.run("globalThis.fetch = async () => { throw new TypeError('Failed to fetch'); }; 0")
     slide(page, "Devices", 6)
     page.until("!document.getElementById('message').hidden")

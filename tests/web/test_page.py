@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tests.cli.running import refused, weft
-from tests.web.pages import OTHER, SMALL, content, lagging, measured, unpacked
+from tests.web.pages import OTHER, SMALL, content, measured, unpacked, with_latency
 from weft.ir.kinds import Kind
 from weft.lower import wires
 from weft.schedules import REGISTRY, one_f_one_b, pipedream
@@ -58,7 +58,7 @@ def test_memory_stacks_to_the_total() -> None:
 
 
 def test_a_send_is_shown_until_what_it_sent_has_arrived() -> None:
-    timeline = lagging(wires(one_f_one_b(devices=2, microbatches=2)))
+    timeline = with_latency(wires(one_f_one_b(devices=2, microbatches=2)))
     columns = view(timeline)["columns"]
     assert isinstance(columns, dict)
     is_send = timeline.program.actions.kind == Kind.SEND_ACTIVATION

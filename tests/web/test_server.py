@@ -24,7 +24,7 @@ from weft.schedules import one_f_one_b, pipedream
 from weft.simulate import simulate
 from weft.timeline import Timeline
 from weft.web.answers import ANSWERS
-from weft.web.requests import MOST_ACTIONS
+from weft.web.requests import LIMITS
 from weft.web.server import Server
 
 Answer = tuple[int, Any]
@@ -139,20 +139,20 @@ def test_questions_that_are_no_objects(server: Server, body: bytes) -> None:
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"devices": 10**9}, "devices: a whole number from 1 to"),
-        ({"devices": 0}, "devices: a whole number from 1 to"),
-        ({"devices": True}, "devices: a whole number from 1 to"),
-        ({"devices": "4"}, "devices: a whole number from 1 to"),
-        ({"microbatches": 2.5}, "microbatches: a whole number"),
-        ({"forward": -1}, "forward: a number from 0"),
-        ({"forward": "1"}, "forward: a number from 0"),
-        ({"latency": 1e300}, "latency: a number from 0"),
+        ({"devices": 10**9}, "devices: 1000000000 is not a whole number from 1 to 256"),
+        ({"devices": 0}, "devices: 0 is not a whole number from 1 to"),
+        ({"devices": True}, "devices: True is not a whole number"),
+        ({"devices": "4"}, "devices: '4' is not a whole number"),
+        ({"microbatches": 2.5}, "microbatches: 2.5 is not a whole number"),
+        ({"forward": -1}, "forward: -1 is not a finite number from 0 up"),
+        ({"forward": "1"}, "forward: '1' is not a finite number from 0 up"),
+        ({"latency": 1e300}, "latency: 1e+300 is not a finite number from 0 up"),
         ({"schedule": "1f2b"}, "Did you mean 1f1b?"),
-        ({"schedule": ["1f1b"]}, "schedule is a short text"),
-        ({"devices": 256, "microbatches": 4096}, f"the page shows {MOST_ACTIONS:,}"),
+        ({"schedule": ["1f1b"]}, "schedule: ['1f1b'] is not a short text"),
+        ({"devices": 256, "microbatches": 4096}, f"the page shows {LIMITS.actions:,}"),
     ],
 )
-def test_what_makes_no_sense_is_told(
+def test_what_makes_no_sense_is_refused(
     server: Server, changes: dict[str, object], reason: str
 ) -> None:
     assert reason in answer(server, **changes)["refused"]
@@ -177,8 +177,8 @@ def test_a_shape_that_is_refused_says_why_and_what_works(server: Server) -> None
 
 def test_a_model_with_too_few_layers_says_for_which_schedule(server: Server) -> None:
     model = {"model": "gpt-6.2b", "device": "a100", "devices": 31, "microbatches": 31}
-    told = answer(server, **model)["refused"]
-    assert told.startswith("1f1b: 30 layers do not fill 31 stages; take fewer devices or stages")
+    message = answer(server, **model)["refused"]
+    assert message.startswith("1f1b: 30 layers do not fill 31 stages; take fewer devices or stages")
 
 
 def test_an_answer_may_hold_both(server: Server) -> None:
@@ -204,12 +204,12 @@ def test_links_and_memory_count(server: Server) -> None:
     assert answer(server)["timeline"]["memory"]["capacity"] is None
 
 
-def test_updates_of_a_run_that_does_not_flush(server: Server) -> None:
+def test_updates_of_an_asynchronous_run(server: Server) -> None:
     def ended(updates: int) -> Any:
         return answer(server, schedule="pipedream", updates=updates)["timeline"]["makespan"]
 
     assert ended(4) > ended(2)
-    assert answer(server, updates=4)["timeline"]["makespan"] == 33  # 1f1b flushes
+    assert answer(server, updates=4)["timeline"]["makespan"] == 33  # 1f1b is synchronous
 
 
 @pytest.mark.parametrize("name", ["1f1b", "kimi-k2", "pipedream"])
@@ -299,13 +299,13 @@ def test_a_program_is_timed_at_the_costs_that_are_chosen(server: Server) -> None
     assert content["timelines"][0]["makespan"] == simulate(PROGRAM, cost).makespan
 
 
-def test_a_body_that_repeats_for_ever_is_refused_before_it_is_unrolled(server: Server) -> None:
+def test_a_body_that_repeats_endlessly_is_refused_before_it_is_unrolled(server: Server) -> None:
     program = pipedream(devices=2, microbatches=4)
     assert program.period
     endless = replace(program, period=replace(program.period, repeats=10**7))
     status, content = post(server, "/open", {"name": "x.json", "text": to_json(endless)})
     assert status == 422
-    assert f"the page shows {MOST_ACTIONS:,}" in content["refused"]
+    assert f"the page shows {LIMITS.actions:,}" in content["refused"]
 
 
 def test_a_reader_who_leaves_is_no_error(server: Server, capfd: pytest.CaptureFixture[str]) -> None:
@@ -456,9 +456,9 @@ def test_serve_ends_with_an_interrupt() -> None:
     line = running.stdout.readline()
     assert line.startswith("The page is at http://127.0.0.1:")
     running.send_signal(signal.SIGINT)
-    _, told = running.communicate(timeout=20)
+    _, message = running.communicate(timeout=20)
     assert running.returncode == 0
-    assert told == ""
+    assert message == ""
 
 
 def test_others_see_it_only_where_that_is_meant() -> None:

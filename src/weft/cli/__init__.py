@@ -9,17 +9,17 @@ from weft import __version__
 from weft.cli.group import Group
 
 COMMANDS = {
-    "train": "A schedule trains a small GPT in real processes.",
-    "profile": "Measure what that costs here, for predictions.",
-    "list": "Schedules, models and devices, or all about one.",
-    "draw": "A schedule as a timeline: terminal, SVG, PNG or page.",
-    "compare": "All schedules at one shape, ranked.",
-    "explain": "Where its time and memory go, and what would help.",
-    "serve": "The page live in a browser, on this machine.",
-    "simulate": "Time, bubbles and memory of one schedule.",
-    "verify": "Prove a program, or list every rule that it breaks.",
-    "export": "A program or its timeline as text, JSON, CSV or a trace.",
-    "completion": "What bash, zsh or fish need to complete all this.",
+    "train": "Train a small GPT with a schedule, in real processes.",
+    "profile": "Measure what training costs on this machine.",
+    "list": "List schedules, models and devices, or describe one.",
+    "draw": "Draw a timeline: in the terminal, SVG, PNG or HTML.",
+    "compare": "Rank all schedules at one shape.",
+    "explain": "Explain where time and memory go, and what would help.",
+    "serve": "Serve the interactive page on this machine.",
+    "simulate": "Report time, bubbles and memory of one schedule.",
+    "verify": "Prove a program correct, or list the rules it breaks.",
+    "export": "Write a program or timeline as text, JSON, CSV or trace.",
+    "completion": "Print the completion script for bash, zsh or fish.",
 }
 
 main = click.version_option(__version__, message="weft %(version)s")(Group(COMMANDS))

@@ -1,65 +1,67 @@
-"""Asked: one program, what passes add to it and what it costs, as several commands take it."""
+"""Asked: the request that NAME and the options of shape, passes and costs make."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import wraps
 from typing import Any
 
 from weft.cli.capacity import warn_of_memory
-from weft.cli.options import Command, Passes, Prices, Sizes, named, passed, priced, sized
-from weft.cli.passes import in_streams, timed
+from weft.cli.options import MACHINE, PASSES, PRICES, SIZES, Command, Options, bundled, named
 from weft.cli.progress import working
-from weft.cli.requests import Pricing, pricing_of, program_of, steady_of
-from weft.ir.program import Program
-from weft.simulate import Steady
+from weft.request import Costs, Machine, Passes, Prices, Request, Sizes
 from weft.timeline import Timeline
 from weft.verify import Report
 
 
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """NAME and the options that say how to time it."""
-
-    name: str
-    sizes: Sizes
-    passes: Passes
-    pricing: Pricing
-
-    def proved(self) -> tuple[Timeline, Report]:
-        """Its timeline and proof; what does not fit into a device is told."""
-        return _warned(self.timed())
-
-    def timed(self) -> tuple[Timeline, Report]:
-        """Its timeline and proof."""
-        with working("proving and timing"):
-            return timed(program_of(self.name, self.sizes), self.pricing, self.passes)
-
-    def in_streams(self) -> Timeline:
-        """Its timeline with every stream in use."""
-        with working("proving and timing"):
-            found = in_streams(program_of(self.name, self.sizes), self.pricing, self.passes)
-        return _warned(found)[0]
-
-    def timeline_of(self, program: Program) -> Timeline:
-        """Another program, timed in the same way."""
-        return timed(program, self.pricing, self.passes)[0]
-
-    def settled(self) -> Steady | None:
-        """What it settles into where it does not flush; passes are not part of that."""
-        return steady_of(self.name, self.sizes, self.pricing) if self.passes == Passes() else None
-
-
 def asked(command: Command) -> Command:
-    """Add NAME and the options of shape, passes and costs; the command gets them as `asked`."""
+    """Add NAME and the options of shape, passes and costs; the command gets a `request`."""
+    return _asking(command, PASSES)
+
+
+def asked_as_is(command: Command) -> Command:
+    """The same for a command that takes a program without passes."""
+    return _asking(command, {})
+
+
+def priced(command: Command) -> Command:
+    """Add the options of costs; the command gets them as `costs`."""
 
     @wraps(command)
-    def asking(name: str, sizes: Sizes, passes: Passes, prices: Prices, **more: Any) -> None:
-        command(asked=Asked(name, sizes, passes, pricing_of(prices)), **more)
+    def pricing(prices: Prices, machine: Machine, **more: Any) -> None:
+        command(costs=Costs.asked(prices, machine), **more)
 
-    return named(sized(passed(priced(asking))))
+    with_prices = bundled("prices", Prices, PRICES)(pricing)
+    return bundled("machine", Machine, MACHINE)(with_prices)
 
 
-def _warned(proved: tuple[Timeline, Report]) -> tuple[Timeline, Report]:
-    warn_of_memory(proved[0])
-    return proved
+def _asking(command: Command, passes: Options) -> Command:
+    @wraps(command)
+    def asking(name: str, sizes: Sizes, passes: Passes, costs: Costs, **more: Any) -> None:
+        command(request=Request(name, sizes, passes, costs), **more)
+
+    with_passes = bundled("passes", Passes, passes)(priced(asking))
+    return named(bundled("sizes", Sizes, SIZES)(with_passes))
+
+
+def timed(request: Request) -> tuple[Timeline, Report]:
+    """Its timeline and proof; a warning says what does not fit into a device."""
+    with working("proving and timing"):
+        found = request.timed()
+    warn_of_memory(found[0])
+    return found
+
+
+def lowered(request: Request) -> Timeline:
+    """Its timeline as ranks run it, with the same warning."""
+    with working("proving and timing"):
+        timeline, _ = request.lowered()
+    warn_of_memory(timeline)
+    return timeline
+
+
+def in_streams(request: Request) -> Timeline:
+    """Its timeline with every stream in use, with the same warning."""
+    with working("proving and timing"):
+        timeline, _ = request.in_streams()
+    warn_of_memory(timeline)
+    return timeline

@@ -12,7 +12,7 @@ import click
 from weft.cost.units import BYTES, fitting
 from weft.timeline import Timeline
 
-TOLD = 3  # devices
+NAMED = 3  # devices
 
 
 def warn_of_memory(timeline: Timeline) -> None:
@@ -24,11 +24,11 @@ def warn_of_memory(timeline: Timeline) -> None:
     if not over:
         return
     unit = fitting(max(over.values()), BYTES)
-    told = [f"device {device} by {unit.amount(over[device] - capacity)}" for device in over]
-    if len(told) > TOLD + 1:
-        told = [*told[:TOLD], f"{len(told) - TOLD} more devices"]
+    named = [f"device {device} by {unit.amount(over[device] - capacity)}" for device in over]
+    if len(named) > NAMED + 1:
+        named = [*named[:NAMED], f"{len(named) - NAMED} more devices"]
     click.echo(
         f"weft: warning: {timeline.program.name} needs more than the {unit.amount(capacity)} of"
-        f" memory that a device has: {', '.join(told)}. `weft explain` says what fits.",
+        f" memory that a device has: {', '.join(named)}. `weft explain` says what fits.",
         err=True,
     )

@@ -3,45 +3,48 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
 import click
 
-from weft.cli.contenders import Contender, Refused, contenders
+from weft.cli.asked import priced
+from weft.cli.contenders import contenders
 from weft.cli.figures import figures
 from weft.cli.help import Sectioned
 from weft.cli.names import program_names
-from weft.cli.options import Prices, Sizes, as_json, priced, sized
+from weft.cli.options import SIZES, as_json, bundled
 from weft.cli.output import facts, show, show_json, table
 from weft.cli.progress import with_progress
-from weft.cli.requests import Pricing, cost_of, pricing_of, proved, speed_of
 from weft.cli.stacked import Stacked, check_name, write_stacked
 from weft.cost.units import BYTES, NONE, SECONDS, Unit, fitting
 from weft.draw.caption import number, percent
 from weft.draw.units import is_physical
-from weft.errors import InputError, ProgramError
-from weft.explain import OFFLOADED, Relief, is_fitting, reliefs, relieved
+from weft.errors import InputError
+from weft.explain import OFFLOADED, is_fitting
 from weft.ir.program import Program
 from weft.ir.versions import resident_versions, staleness
-from weft.lower import recompute
-from weft.simulate import Steady, Step, simulate, steady
-from weft.timeline import Bubble, Timeline
-from weft.verify import Report, check
+from weft.request import Attempt, Costs, Refused, Request, Sizes, attempts
+from weft.simulate import Step
+from weft.timeline import Bubble
 
 
 @click.command("compare", cls=Sectioned)
 @click.argument("names", nargs=-1, metavar="[NAME]...", shell_complete=program_names)
-@sized
+@bundled("sizes", Sizes, SIZES)
 @priced
 @as_json
 @click.option(
-    *("-o", "--output"), type=click.Path(path_type=Path), metavar="FILE.html", help="As a page."
+    *("-o", "--output"),
+    type=click.Path(path_type=Path),
+    metavar="FILE.html",
+    help="Write a page, one timeline above the other.",
 )
 def command(
-    names: tuple[str, ...], sizes: Sizes, prices: Prices, is_json: bool, output: Path | None
+    names: tuple[str, ...], sizes: Sizes, costs: Costs, is_json: bool, output: Path | None
 ) -> None:
-    """Compare all schedules and their variants at one shape, or those NAMEd, files too.
+    """Compare all schedules and their variants at one shape, or only the NAMEs given.
 
     \b
       $ weft compare 1f1b zbv -d 4 -n 8
@@ -51,33 +54,33 @@ def command(
 
     \b
       $ weft compare -d 4 -n 8                             every schedule and variant
-      $ weft compare 1f1b zbv dualpipev -d 8 -n 32 --lag 0.1
+      $ weft compare 1f1b zbv dualpipev -d 8 -n 32 --latency 0.1
       $ weft compare -d 8 -n 24 --model gpt-6.2b --device a100
       $ weft export zbv -d 4 -n 8 -o mine.txt
       $ weft compare 1f1b mine.txt                         at the shape that mine.txt has
       $ weft compare 1f1b zb-h1 -d 4 -n 8 -o both.html     one above the other, in a browser
 
-    Ranked by time, then by staleness, then by peak; what needs more memory than a device has
-    comes last. Such a schedule is ranked again with --recompute all and with --offload all where
-    these make it fit, or with both where only both do. Schedules that take any number of stages
-    on a device get two, or as many as -k says. What refuses the shape follows with the reason.
+    NAME is a schedule or the file of a program. Ranked by time, then by staleness, then by peak;
+    what needs more memory than a device has comes last. Such a schedule is ranked again with
+    --recompute all and with --offload all where these make it fit, or with both where only both
+    do. Schedules that take any number of stages on a device get two, or as many as -k says.
+    Schedules that do not take the shape come at the end, with the reason.
     """
-    entries = contenders(names, sizes)
-    pricing = pricing_of(prices)
+    asked, terms = contenders(names, sizes, costs)
     if output is not None:
         check_name(output)
-    results = [result for entry in with_progress(entries) for result in _results(entry, pricing)]
-    rows = sorted((row for row in results if isinstance(row, Row)), key=_rank)
-    refusals = [refusal for refusal in results if isinstance(refusal, Refused)]
+    found = [result for one in with_progress(asked) for result in _results(one, terms.microbatches)]
+    rows = sorted((row for row in found if isinstance(row, Row)), key=_rank)
+    refusals = [refusal for refusal in found if isinstance(refusal, Refused)]
     if not rows:
-        raise InputError(f"nothing to compare: {refusals[0].title} {refusals[0].reason}")
+        raise InputError(f"nothing to compare: {refusals[0].request.title} {refusals[0].reason}")
     if output is not None:
-        write_stacked(output, [_stacked(row, pricing) for row in rows])
+        write_stacked(output, [_stacked(row) for row in rows])
     elif is_json:
         show_json(
             {
                 "rows": [{"rank": rank, **row.described} for rank, row in enumerate(rows, start=1)],
-                "refused": [refusal._asdict() for refusal in refusals],
+                "refused": [_refused(refusal) for refusal in refusals],
             }
         )
     else:
@@ -91,7 +94,7 @@ class Row(NamedTuple):
     is_fitting   whether the memory of a device suffices; None where that has no limit
     """
 
-    contender: Contender
+    request: Request
     step: Step
     stages_per_device: int
     time: float
@@ -107,43 +110,32 @@ class Row(NamedTuple):
     described: dict[str, object]
 
 
-def _results(entry: Contender | Refused, pricing: Pricing) -> Iterator[Row | Refused]:
-    """The contender, and where it does not fit the ways in which it does."""
-    if isinstance(entry, Refused):
-        yield entry
+def _results(asked: Request | Refused, microbatches: int) -> Iterator[Row | Refused]:
+    """Rows alone: of many programs not all may be kept, so a request is left as it was."""
+    if isinstance(asked, Refused):
+        yield asked
         return
-    try:
-        timeline, proof = _proved(entry, pricing)
-        yield _row(entry, timeline, proof, pricing)
-        for relief, again in reliefs(timeline):
-            yield _row(entry._replace(relief=relief), again, check(again.program), pricing)
-    except ProgramError as error:
-        yield Refused(entry.name, entry.variant, str(error.findings[0]))
-    except InputError as error:
-        yield Refused(entry.name, entry.variant, str(error))
+    for found in attempts(replace(asked)):
+        yield found if isinstance(found, Refused) else _row(found, microbatches)
 
 
-def _proved(contender: Contender, pricing: Pricing) -> tuple[Timeline, Report]:
-    program = contender.program()
-    return proved(program, cost_of(program, pricing))
+def _stacked(row: Row) -> Stacked:
+    return Stacked(row.request.title, row.step, row.request.timed()[0])
 
 
-def _settled(contender: Contender, pricing: Pricing) -> Steady | None:
-    """Where it does not flush; what waits on the host delays nothing."""
-    if contender.run is None:
-        return None
-    program = contender.run()
-    program = recompute(program) if contender.relief.is_recomputing else program
-    return steady(program, cost_of(program, pricing))
+def _refused(refusal: Refused) -> dict[str, object]:
+    request = refusal.request
+    return {"name": request.name, "variant": request.sizes.variant, "reason": refusal.reason}
 
 
-def _row(contender: Contender, timeline: Timeline, proof: Report, pricing: Pricing) -> Row:
+def _row(attempt: Attempt, microbatches: int) -> Row:
+    request, timeline, proof = attempt
     program = timeline.program
-    step = Step(contender.microbatches, _settled(contender, pricing))
-    speed = speed_of(timeline, pricing, step.settled)
+    step = Step(microbatches, request.settled())
+    speed = request.costs.speed(timeline, step.settled)
     stages = -(-program.stages // program.devices)
     return Row(
-        contender=contender,
+        request=replace(request),
         step=step,
         stages_per_device=stages,
         time=step.seconds(timeline),
@@ -157,21 +149,14 @@ def _row(contender: Contender, timeline: Timeline, proof: Report, pricing: Prici
         messages=round(program.messages * step.share(timeline)),
         bubble=step.bubble(timeline),
         described={
-            "variant": contender.variant,
-            "relief": contender.relief.value,
+            "variant": request.sizes.variant,
+            "relief": str(request.passes),
             "time": step.seconds(timeline),
             "stages_per_device": stages,
             **figures(timeline, proof, step.settled, speed),
-            "name": contender.name,
+            "name": request.name,
         },
     )
-
-
-def _stacked(row: Row, pricing: Pricing) -> Stacked:
-    timeline, _ = _proved(row.contender, pricing)
-    if row.contender.relief is not Relief.NONE:
-        timeline = simulate(relieved(timeline, row.contender.relief), timeline.cost)
-    return Stacked(row.contender.title, row.step, timeline)
 
 
 def _weights(program: Program) -> float:
@@ -182,7 +167,7 @@ def _weights(program: Program) -> float:
 
 
 def _rank(row: Row) -> tuple[bool, float, int, float]:
-    """What fits first; time as far as sums of floats can tell it; ties as in the registry."""
+    """What fits first; time as exactly as sums of floats have it; ties as in the registry."""
     return row.is_fitting is False, float(f"{row.time:.9g}"), row.staleness, row.peak
 
 
@@ -201,7 +186,7 @@ def _columns(rows: list[Row]) -> list[Column]:
     copies = "of the weights, versions included"
     blocking = "least depth of channels whose sends block"
     return [
-        Column("schedule", lambda row: row.contender.title),
+        Column("schedule", lambda row: row.request.title),
         Column("K", lambda row: str(row.stages_per_device), looped),
         *_time_columns(rows),
         Column("peak", lambda row: number(row.peak), in_flight),
@@ -215,7 +200,7 @@ def _columns(rows: list[Row]) -> list[Column]:
 
 def _time_columns(rows: list[Row]) -> Iterator[Column]:
     unit = fitting(max(row.time for row in rows), SECONDS) if rows[0].is_physical else NONE
-    of_step = "of a step; without a flush that of its N microbatches, once settled"
+    of_step = "of a step; for asynchronous schedules that of N microbatches, once settled"
     yield Column(_in("time", unit), lambda row: unit.number(row.time), of_step)
     yield Column(
         "wall", lambda row: percent(row.bubble.wall), "bubble with a barrier between steps"
@@ -228,7 +213,7 @@ def _time_columns(rows: list[Row]) -> Iterator[Column]:
 
 def _staleness_columns(rows: list[Row]) -> Iterator[Column]:
     if any(row.staleness for row in rows):
-        note = "most updates that weights in use lag behind; 0: gradients are exact"
+        note = "most updates missing in the weights that are used; 0: gradients are exact"
         yield Column("stale", lambda row: str(row.staleness), note)
 
 
@@ -252,8 +237,8 @@ def _show(rows: list[Row], refusals: list[Refused]) -> None:
     cells = [[str(rank), *(c.cell(row) for c in columns)] for rank, row in enumerate(rows, start=1)]
     show(table(["", *(column.heading for column in columns)], cells))
     show("", facts([(column.heading, column.note) for column in columns if column.note]))
-    if any(row.contender.relief.is_offloading for row in rows):
+    if any(row.request.passes.offload for row in rows):
         show("", OFFLOADED)
     if refusals:
-        why = [(refusal.title, refusal.reason) for refusal in refusals]
+        why = [(refusal.request.title, refusal.reason) for refusal in refusals]
         show("", "Not at this shape:", table(("schedule", "why"), why))

@@ -12,36 +12,29 @@ from __future__ import annotations
 import json
 import tomllib
 from collections.abc import Mapping
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import click
 
-from weft.cli.options import Command, Decorator
+from weft.cli.options import Command, Decorator, Option, Options
 from weft.cost.checks import quoted
 from weft.cost.mapping import named
 from weft.errors import InputError
+from weft.request.values import read as read_value
 
 MOST_CHARACTERS = 1 << 20  # of a file
 
-KINDS: dict[type, tuple[tuple[type, ...], str]] = {
-    click.types.BoolParamType: ((bool,), "true or false"),
-    click.types.IntParamType: ((int,), "a whole number"),
-    click.types.FloatParamType: ((int, float), "a number"),
-    object: ((str,), "a text in quotes"),
-}
 
-
-def configured(*bundles: type) -> Decorator:
+def configured(*bundles: Options) -> Decorator:
     """Add --config: a file for the options of these bundles, where they are not typed."""
-    names = [item.name for bundle in bundles for item in fields(bundle)]
+    names = [name for bundle in bundles for name in bundle]
 
     def read(context: click.Context, parameter: click.Parameter, path: Path | None) -> None:
         if path is not None:
-            options = {one.name: one for one in context.command.params if one.name}
+            options = {one.name: one for one in context.command.params if isinstance(one, Option)}
             known = {name.replace("_", "-"): options[name] for name in names}
-            context.default_map = _defaults(path, known, context)
+            context.default_map = _defaults(path, known)
 
     def decorate(command: Command) -> Command:
         return click.option(
@@ -51,7 +44,7 @@ def configured(*bundles: type) -> Decorator:
             expose_value=False,
             callback=read,
             metavar="FILE.toml",
-            help="Options from a file, by their names; those typed win.",
+            help="Read options from a file, by their names; the command line wins.",
         )(command)
 
     return decorate
@@ -76,15 +69,13 @@ def _written(value: str | int | float) -> str:
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
-def _defaults(
-    path: Path, known: Mapping[str, click.Parameter], context: click.Context
-) -> dict[str, Any]:
+def _defaults(path: Path, known: Mapping[str, Option]) -> dict[str, Any]:
     """The values of a file, by the names of their options; InputError for what fits none."""
     values: dict[str, Any] = {}
     for key, value in _parsed(path).items():
         try:
             option = known.get(key.replace("_", "-")) or named(known, key, "setting")
-            _check(option, key, value, context)
+            read_value(option.value, value, key)
         except InputError as error:
             raise InputError(f"{path}: {error}") from None
         if option.name in values:
@@ -106,14 +97,3 @@ def _parsed(path: Path) -> dict[str, Any]:
         raise InputError(f"{path} cannot be read: {error.strerror}") from None
     except (ValueError, RecursionError) as error:
         raise InputError(f"{path} is no TOML: {error}") from None
-
-
-def _check(option: click.Parameter, key: str, value: object, context: click.Context) -> None:
-    """Refuse what has the wrong type, and then what the option itself refuses."""
-    types, words = next(KINDS[kind] for kind in KINDS if isinstance(option.type, kind))
-    if not isinstance(value, types) or (isinstance(value, bool) and bool not in types):
-        raise InputError(f"{key} is {quoted(value)}; it must be {words}")
-    try:
-        option.process_value(context, value)
-    except (click.BadParameter, OverflowError) as error:
-        raise InputError(f"{key}: {error}") from None

@@ -4,42 +4,58 @@ from __future__ import annotations
 
 import click
 
-from weft.cli.asked import Asked, asked
+from weft.cli.asked import asked, in_streams, lowered, timed
 from weft.cli.help import Sectioned
 from weft.cli.looks import Looks, looking
-from weft.cli.options import count
+from weft.cli.options import Flag, option
 from weft.cli.output import has_colour, screen, show_picture
 from weft.cli.pictures import look_of, view_of, write_picture
 from weft.draw import View, coloured, plain
 from weft.draw.bands import devices, streams
 from weft.errors import InputError
+from weft.ir.program import Program
 from weft.notation import plain as plain_lanes
+from weft.notation import to_text
+from weft.request import Request
+from weft.request.values import Whole
 from weft.timeline import Timeline
 
 
 @click.command("draw", cls=Sectioned)
 @asked
-@count(
-    "--width",
-    metavar="COLUMNS",
-    least=20,
-    most=10_000,
-    help="Columns to fill.  [default: the terminal's, or 120]",
+@option(
+    Whole(least=20, most=10_000),
+    "width",
+    Flag("Columns to fill.  [default: the terminal's, or 120]", "COLUMNS"),
 )
-@click.option("--color/--no-color", "is_coloured", default=None, help="Colours, or letters alone.")
+@click.option(
+    "--color/--no-color",
+    "is_coloured",
+    default=None,
+    help="Draw with colours, or with letters alone.",
+)
 @click.option(
     "--streams",
     "has_streams",
     is_flag=True,
-    help="Three rows for each device: computation, communication, offload.",
+    help="Draw three rows for each device: computation, communication, offload.",
 )
-@click.option("--text", "is_text", is_flag=True, help="A line of actions for each device, to diff.")
+@click.option(
+    "--lowered",
+    "is_lowered",
+    is_flag=True,
+    help="Draw what a run executes, in such rows: sends, sums, updates and copies too.",
+)
+@click.option(
+    "--text", "is_text", is_flag=True, help="Print a line of actions for each device, to diff."
+)
 @looking
 def command(
-    asked: Asked,
+    request: Request,
     width: int | None,
     is_coloured: bool | None,
     has_streams: bool,
+    is_lowered: bool,
     is_text: bool,
     looks: Looks,
 ) -> None:
@@ -52,7 +68,7 @@ def command(
       2 ......F0 F1 ......B0    F2 B1    F3 B2    ...B3    ............|
       3 .........F0 B0    F1 B1    F2 B2    F3 B3    ..................|
 
-    One row for each device, time to the right. F0 is the forward of microbatch 0, B its
+    A row for each device; time runs to the right. F0 is the forward of microbatch 0, B its
     backward, I and W the two halves of a backward; a prime marks a device's second stage, and
     F1|B0 two actions in one slot.
 
@@ -68,32 +84,53 @@ def command(
       $ weft draw 1f1b -d 4 -n 8 --only 3 --window 3:9 --count-from 1
       3 F1 B1    F2 B2    |
 
-    SVG is text and lines that papers and browsers keep sharp; PNG needs the extra `png`. Their
-    hatching tells weight gradients from the rest without colour. HTML is one page that needs
-    nothing else: zoom, causes of idle time, memory, critical path, search, export.
+    SVG stays sharp in papers and browsers; PNG needs the extra `png`. Weight gradients are
+    hatched, to stand out without colour. HTML is one page that needs nothing else: zoom, causes
+    of idle time, memory, critical path, search, export.
 
     \b
       $ weft draw zb-h1 -d 8 -n 16 --model gpt-6.2b --device a100
       $ weft draw kimi-k2 -d 4 -k 2 -n 8 --streams
       $ weft draw kimi-k2 -d 4 -k 2 -n 8 --streams --phases 3
 
-    With --streams pairs are cut into attention, dispatch, experts and combine (A D E C, lower
-    case on the way back), what is saved is offloaded (O) and loaded back (L), and P is a send.
+    With --streams, pairs are cut into attention, dispatch, experts and combine (A D E C, lower
+    case in the backward), what is saved is offloaded (O) and loaded back (L), and P is a send.
 
-    Times of a model on a device are in seconds. What needs more memory than a device has is
+    \b
+      $ weft draw chimera -d 4 -n 4 --lowered
+
+    With --lowered it is the program that ranks walk, lane by lane: pairs run one after the other,
+    sends (P) have lanes of their own, gradients of several copies of a stage are summed (S), and
+    weights are updated (U). Whatever --recompute, --offload and --experts add is in it. With
+    --text, it is a program that other commands read from a file.
+
+    With --model and --device, times are in seconds. What needs more memory than a device has is
     drawn with a warning; only `weft verify` refuses it.
     """
     look = look_of(looks)
     if is_text and looks != Looks():
         raise InputError("--text is the whole program, as it is numbered; leave out the picture")
-    timeline = asked.in_streams() if has_streams else asked.proved()[0]
-    view = view_of(looks, streams if has_streams else devices)
+    if is_lowered and has_streams:
+        raise InputError("--lowered has the rows of --streams, with what a run does; leave out one")
+    timeline = _timeline(request, has_streams=has_streams, is_lowered=is_lowered)
+    view = view_of(looks, streams if has_streams or is_lowered else devices)
     if looks.output:
         write_picture(looks.output, timeline, view, look)
     elif is_text:
-        print(plain_lanes(timeline.program))
+        print(_lanes(timeline.program, is_lowered=is_lowered))
     else:
         _show(timeline, view, width, is_coloured=is_coloured)
+
+
+def _timeline(request: Request, *, has_streams: bool, is_lowered: bool) -> Timeline:
+    if is_lowered:
+        return lowered(request)
+    return in_streams(request) if has_streams else timed(request)[0]
+
+
+def _lanes(program: Program, *, is_lowered: bool) -> str:
+    """A line for each device, or for each lane, as commands read them from a file."""
+    return to_text(program).rstrip() if is_lowered else plain_lanes(program)
 
 
 def _show(timeline: Timeline, view: View, width: int | None, *, is_coloured: bool | None) -> None:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import click
 
-from weft.cli.asked import Asked, asked
+from weft.cli.asked import asked
 from weft.cli.help import Sectioned
 from weft.cli.options import as_json
 from weft.cli.output import show, show_json, table
-from weft.cli.progress import with_progress
-from weft.cli.requests import is_file, shape_of
+from weft.cli.progress import with_progress, working
 from weft.explain import (
     Candidate,
     Explanation,
@@ -17,18 +16,18 @@ from weft.explain import (
     candidates,
     eased,
     explain,
+    in_words,
     larger,
     record,
-    told,
     tried,
 )
-from weft.schedules import REGISTRY
+from weft.request import Request
 
 
 @click.command("explain", cls=Sectioned)
 @asked
 @as_json
-def command(asked: Asked, is_json: bool) -> None:
+def command(request: Request, is_json: bool) -> None:
     """Explain schedule NAME, or the program in the file NAME, in words and numbers.
 
     \b
@@ -45,44 +44,45 @@ def command(asked: Asked, is_json: bool) -> None:
     Says why each device is idle and what it waits for, which actions decide the time, what
     fills the memory, and what would help: every other schedule and variant at this shape, twice
     the microbatches, recomputation, shorter actions, even stages, instant wires, each simulated
-    with the same costs. A schedule that flushes is compared with those that do, since the
-    others compute something else. Where a device has a limit, what does not fit is no advice:
-    it is tried with --recompute all and --offload all.
+    with the same costs. Synchronous schedules are compared with synchronous ones, since the
+    others compute something else. Where a device has a limit, what does not fit is not
+    recommended; it is tried with --recompute all and --offload all.
 
     \b
       $ weft explain 1f1b -d 8 -n 24 --model gpt-6.2b --device a100
-      $ weft explain zbv -d 4 -n 8 --lag 0.2 --json
+      $ weft explain zbv -d 4 -n 8 --latency 0.2 --json
 
-    With --json one object: makespan, bubble, steady {period, bubble} where it does not flush,
+    With --json one object: makespan, bubble, steady {period, bubble} of an asynchronous one,
     idle (by cause), accounts (for each device, with every stretch), critical_path {legs, seconds
     by kind}, memory (for each device, by category), helps {better, twice_the_microbatches,
     all_recomputed, cheaper}.
     """
-    explanation = _explained(asked)
+    explanation = _explained(request)
     if is_json:
         show_json(record(explanation))
         return
-    for section in told(explanation):
+    for section in in_words(explanation):
         show(*section.lines)
         if section.rows:
             show(table(section.columns, section.rows))
 
 
-def _explained(asked: Asked) -> Explanation:
+def _explained(request: Request) -> Explanation:
     """With other schedules beside it, unless it comes from a file."""
-    (timeline, _), settled = asked.timed(), asked.settled()
-    if is_file(asked.name):
+    with working("proving and timing"):
+        timeline, _ = request.timed()
+        settled = request.settled()
+    if request.is_file:
         return explain(timeline, settled=settled)
-    schedule = REGISTRY[asked.name]
-    shape = shape_of(schedule, asked.sizes)
+    schedule, shape = request.schedule, request.shape
     twice = larger(schedule, shape)
     others = with_progress(candidates(schedule, shape))
     return explain(
         timeline,
         options=[
             *eased(timeline, Candidate(schedule, shape)),
-            *(option for other in others for option in all_tried(other, asked.timeline_of)),
+            *(option for other in others for option in all_tried(other, request.timeline_of)),
         ],
-        larger=tried(twice, asked.timeline_of) if twice else None,
+        larger=tried(twice, request.timeline_of) if twice else None,
         settled=settled,
     )

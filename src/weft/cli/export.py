@@ -7,16 +7,16 @@ from pathlib import Path
 
 import click
 
+from weft.cli.asked import asked_as_is
 from weft.cli.files import check_folder, write
 from weft.cli.help import Sectioned
-from weft.cli.options import Prices, Sizes, named, priced, sized
 from weft.cli.progress import working
-from weft.cli.requests import cost_of, pricing_of, program_of, proved
 from weft.draw import to_perfetto
 from weft.ir.kinds import Kind
 from weft.ir.program import Program
 from weft.lower import updates, wires
 from weft.notation import to_json, to_text, to_torch_csv
+from weft.request import Request
 from weft.timeline import Timeline
 
 PROGRAMS: dict[str, Callable[[Program], str]] = {
@@ -31,28 +31,24 @@ TIMELINES: dict[str, Callable[[Timeline], str]] = {
 
 
 @click.command("export", cls=Sectioned)
-@named
-@sized
-@priced
+@asked_as_is
 @click.option(
     "--format",
     "form",
     type=click.Choice([*PROGRAMS, *TIMELINES]),
     default="text",
     show_default=True,
-    help="What it is written as.",
+    help="The format.",
 )
-@click.option("--lower", "is_lowered", is_flag=True, help="With sends, receives and updates.")
+@click.option("--lower", "is_lowered", is_flag=True, help="Add sends, receives and updates.")
 @click.option(
     *("-o", "--output"),
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="To a file, all of it or nothing.",
+    help="Write to a file, all of it or nothing.",
 )
-def command(
-    name: str, sizes: Sizes, prices: Prices, form: str, is_lowered: bool, output: Path | None
-) -> None:
-    """Write the program of schedule NAME, or of the file NAME, in another form.
+def command(request: Request, form: str, is_lowered: bool, output: Path | None) -> None:
+    """Write the program of schedule NAME, or of the file NAME, in another format.
 
     \b
       $ weft export 1f1b -d 2 -n 2
@@ -73,15 +69,11 @@ def command(
     timeline-json adds the costs and when each action starts and ends; perfetto is a trace of
     that for ui.perfetto.dev, with a track for each stream, messages and memory.
     """
-    pricing = pricing_of(prices)
     if output is not None:
         check_folder(output)
     with working("proving and writing"):
-        program = program_of(name, sizes)
-        cost = cost_of(program, pricing)
-        if is_lowered:
-            program = _lowered(program)
-        timeline, _ = proved(program, cost)
+        program = _lowered(request.program) if is_lowered else request.program
+        timeline = request.timeline_of(program)
         text = PROGRAMS[form](program) if form in PROGRAMS else TIMELINES[form](timeline)
     if output is None:
         print(text, end="")

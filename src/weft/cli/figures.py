@@ -9,7 +9,6 @@ from typing import TypeAlias
 import numpy as np
 from rich.console import RenderableType
 
-from weft.cli.machines import Speed
 from weft.cli.output import facts, table
 from weft.cost import Provenance
 from weft.cost.units import SECONDS, fitting
@@ -18,15 +17,16 @@ from weft.draw.units import is_physical, memory_unit, time_unit
 from weft.ir.kinds import Kind
 from weft.ir.versions import resident_versions, staleness
 from weft.notation import token
+from weft.request import Speed
 from weft.simulate import Steady
 from weft.timeline import Category, Cause, Timeline
 from weft.verify import Report
 
-ENDS = 4  # actions of the critical path that are told at either end
+ENDS = 4  # actions of the critical path that are shown at either end
 
 Fact: TypeAlias = tuple[str, str, str]
 
-_BEHIND = {Kind.REDUCE: "the reduction", Kind.UPDATE: "the update"}
+_AFTER = {Kind.REDUCE: "the reduction", Kind.UPDATE: "the update"}
 
 
 def figures(
@@ -52,7 +52,7 @@ def figures(
         "verified": proof.is_valid,
         "channel_depth": proof.channel_depth,
         "memory": _memory(timeline),
-        "provenance": {mark.value: share for mark, share in timeline.provenance.items()},
+        "provenance": {mark.value: fraction for mark, fraction in timeline.provenance.items()},
         **({"speed": speed._asdict()} if speed else {}),
         **settled,
     }
@@ -95,7 +95,7 @@ def _summary(timeline: Timeline, proof: Report) -> Iterator[Fact]:
     program, unit = timeline.program, time_unit(timeline)
     wall, span = timeline.bubble
     yield "time", unit.amount(timeline.makespan), "from the first start to the last end"
-    yield "bubble, wall", percent(wall), "idle share of all devices within that time"
+    yield "bubble, wall", percent(wall), "idle fraction of all devices within that time"
     yield (
         "bubble, span",
         percent(span),
@@ -117,12 +117,12 @@ def _summary(timeline: Timeline, proof: Report) -> Iterator[Fact]:
 
 def _known(timeline: Timeline, speed: Speed | None) -> Iterator[Fact]:
     """What can be said of seconds and bytes: how they are known, how fast and how full it is."""
-    shares = timeline.provenance
-    told = ", ".join(f"{percent(share)} {mark.value}" for mark, share in shares.items())
-    if set(shares) == {Provenance.DERIVED}:
-        yield "seconds", "bound", f"{told}: the best that the device can do"
+    fractions = timeline.provenance
+    known = ", ".join(f"{percent(fraction)} {mark.value}" for mark, fraction in fractions.items())
+    if set(fractions) == {Provenance.DERIVED}:
+        yield "seconds", "bound", f"{known}: the best that the device can do"
     else:
-        yield "seconds", "estimate", told
+        yield "seconds", "estimate", known
     yield from _left_out(timeline)
     if speed:
         yield "tokens/s", f"{speed.tokens_per_second:,.0f}", f"on {speed.devices:,} devices"
@@ -140,7 +140,7 @@ def _left_out(timeline: Timeline) -> Iterator[Fact]:
         seconds = max(of_devices)
         if seconds and not (program.actions.kind == kind).any():
             amount = fitting(seconds, SECONDS).amount(seconds)
-            yield "left out", amount, f"{_BEHIND[kind]} of the slowest device, not in the program"
+            yield "left out", amount, f"{_AFTER[kind]} of the slowest device, not in the program"
 
 
 def _settled(timeline: Timeline, steady: Steady | None) -> Iterator[Fact]:
@@ -149,10 +149,14 @@ def _settled(timeline: Timeline, steady: Steady | None) -> Iterator[Fact]:
         return
     program, unit = timeline.program, time_unit(timeline)
     yield "steady period", unit.amount(steady.period), "per update, once settled"
-    yield "steady bubble", percent(steady.bubble), "idle share of all devices, once settled"
+    yield "steady bubble", percent(steady.bubble), "idle fraction of all devices, once settled"
     versions = " ".join(map(str, resident_versions(program)))
     yield "versions", versions, "most weight versions kept, for each stage"
-    yield "staleness", " ".join(map(str, staleness(program))), "updates behind, for each stage"
+    yield (
+        "staleness",
+        " ".join(map(str, staleness(program))),
+        "most updates missing in its weights, for each stage",
+    )
 
 
 def _devices(timeline: Timeline) -> tuple[list[str], list[list[str]]]:

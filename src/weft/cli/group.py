@@ -15,16 +15,16 @@ from weft.cli.status import OutputClosed, status_of
 HELP = """Pipeline-parallel schedules as programs: proved, timed, drawn, trained and exported.
 
 \b
-  weft train                             train a small GPT on four processes
-  weft profile                           measure what that costs here, as a file for --cost
-  weft list                              which schedules there are
-  weft draw 1f1b -d 4 -n 8               one of them as a timeline
-  weft draw 1f1b -d 4 -n 8 -o x.svg      the same for a paper; x.png for a slide
-  weft explain 1f1b -d 4 -n 8            where its time goes, and what would help
-  weft compare -d 4 -n 8                 all of them, ranked
-  weft simulate zbv -d 8 -n 32 --json    figures for a script
+  weft train                             train a small GPT in four processes
+  weft profile                           measure what that costs, as a file for --cost
+  weft list                              list the schedules
+  weft draw 1f1b -d 4 -n 8               draw one as a timeline
+  weft draw 1f1b -d 4 -n 8 -o x.svg      draw it for a paper; x.png for a slide
+  weft explain 1f1b -d 4 -n 8            explain where its time goes, and what would help
+  weft compare -d 4 -n 8                 rank all of them
+  weft simulate zbv -d 8 -n 32 --json    figures, for a script
   weft simulate 1f1b -d 8 -n 24 --model gpt-6.2b --device a100
-                                         seconds and bytes of a model on a device
+                                         in seconds and bytes, of a model on a device
 
 Every command has examples in its --help.
 
@@ -77,7 +77,7 @@ class Group(click.Group):
             raise OutputClosed from None
 
     def main(self, *args: Any, **extra: Any) -> NoReturn:
-        """Run a command line and exit; what went wrong is told in one message."""
+        """Run a command line and exit; one message says what went wrong."""
         extra |= {"prog_name": "weft", "standalone_mode": False}
         sys.exit(status_of(lambda: super(Group, self).main(*args, **extra)))
 

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from weft.cli.looks import Looks
-from weft.cli.options import Machine, Passes, Prices, Sizes
+from weft.request import Machine, Passes, Prices, Sizes
 
 OWN = "Options"  # of the command alone
 

@@ -2,156 +2,62 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
-from math import isnan
+from collections.abc import Iterator
+from dataclasses import asdict, replace
+from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-import click
-
-from weft.cli.config import to_toml
-from weft.cli.help import names_of
-from weft.cli.names import program_names, variant_names
-from weft.cli.options import Decorator, Sizes, count
-from weft.cli.requests import DEVICES, is_file, program_of, shape_of
+from weft.cli.config import configured, to_toml
+from weft.cli.names import program_names
+from weft.cli.options import SIZES, Command, Flag, bundled, flags, option
 from weft.errors import InputError
 from weft.ir.program import Program
+from weft.request import DEVICES, Request, Sizes, Source, Training, is_file
+from weft.request.values import TEXT
 from weft.schedules import REGISTRY
 from weft.verify import check
 
 if TYPE_CHECKING:
     from weft.train import Data, Settings
 
-
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """Which program was asked for."""
-
-    schedule: str
-    devices: int | None
-    microbatches: int | None
-    stages_per_device: int | None
-    variant: str
-    pipes: int
-    round: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class Job:
-    """What was asked of the job."""
-
-    steps: int
-    seed: int
-    microbatch_size: int
-    learning_rate: float
-    dropout: float
-    layers: int
-    hidden: int
-    heads: int
-    context: int
-    data: Path | None
-    token_type: str | None
-    vocabulary: int | None
-    switch_after: int
-    predict: bool
-    temper: int | None
-
-
 MOST_RANKS = 256  # processes of one machine
 MOST_NUMBERS = 2**31  # weights of a model, or numbers of one tensor
 
-
-CHOICE = (
-    click.option(
-        "--schedule",
-        default="1f1b",
-        show_default=True,
-        metavar="NAME",
-        shell_complete=program_names,
-        help="A schedule, or the file of a program.",
+NAMED = Flag("A schedule, or the file of a program.", "NAME", complete=program_names)
+SCHEDULE = {"schedule": option(TEXT, "schedule", NAMED, "1f1b")}
+SHAPE = {name: add for name, add in SIZES.items() if name not in ("updates", "graph")}
+TRAINING = flags(
+    Training,
+    steps=Flag("Training steps, an update each.", "N"),
+    seed=Flag("Seed of weights, batches and dropout.", "N"),
+    microbatch_size=Flag("Sequences per microbatch.", "N"),
+    learning_rate=Flag("Peak learning rate.", "RATE"),
+    dropout=Flag("Dropout rate; the same values are dropped on every schedule.", "RATE"),
+    layers=Flag("Transformer blocks; embedding and head are two more stages at most.", "N"),
+    hidden=Flag("Width of the model.", "N"),
+    heads=Flag("Attention heads.", "N"),
+    context=Flag("Tokens per sequence; characters, for a text.", "N"),
+    switch_after=Flag("Synchronous steps before asynchronous updates begin.", "N"),
+    predict=Flag("Use predicted weights in forwards: the current ones, plus recent updates."),
+    temper=Flag(
+        "Steps over which a stage's learning rate grows from rate / staleness to the rate.", "N"
     ),
-    count("-d", "--devices", metavar="D", help="Devices, a process for each.  [default: 4]"),
-    count("-n", "--microbatches", metavar="N", help="Microbatches of a step.  [default: 2 D]"),
-    count(
-        *("-k", "--stages-per-device"),
-        metavar="K",
-        help="Stages on each device.  [default: 2 if NAME loops, else its own]",
-    ),
-    click.option("--variant", default="", shell_complete=variant_names, help="A variant of NAME."),
-    count("--pipes", metavar="f", default=1, help="Pipes in each direction, for chimera."),
-    count("--round", metavar="R", help="Microbatches of a round, for wpipe.  [default: D]"),
 )
-
-
-def _whole(name: str, default: int, help: str, **bounds: int) -> Decorator:
-    return count(name, metavar="N", default=default, show_default=True, help=help, **bounds)
-
-
-def _share(name: str, metavar: str, default: float, help: str, **bounds: Any) -> Decorator:
-    """An option that takes a number from 0 to 1."""
-
-    def checked(context: click.Context, parameter: click.Parameter, value: float) -> float:
-        if isnan(value):
-            raise click.BadParameter(f"{value} is not in the range 0 to 1.")
-        return value
-
-    return click.option(
-        name,
-        type=click.FloatRange(0, 1, **bounds),
-        callback=checked,
-        default=default,
-        show_default=True,
-        metavar=metavar,
-        help=help,
-    )
-
-
-JOB = (
-    _whole("--steps", 50, "Steps, an update each."),
-    _whole("--seed", 0, "Of weights, batches and dropout.", least=0, most=2**63 - 1),
-    _whole("--microbatch-size", 4, "Sequences of a microbatch."),
-    _share("--learning-rate", "RATE", 3e-3, "At its highest.", min_open=True),
-    _share("--dropout", "SHARE", 0.0, "The same on every schedule.", max_open=True),
-    _whole("--layers", 8, "Blocks of the model; with embedding and head two more stages."),
-    _whole("--hidden", 64, "Width of the model."),
-    _whole("--heads", 4, "Of the attention."),
-    _whole("--context", 64, "Tokens of a sequence; of a text, characters."),
-    click.option(
-        "--data",
-        type=click.Path(path_type=Path),
-        metavar="FILE",
-        help="A text, or tokens in .bin or .npy.  [default: Weft's own text]",
-    ),
-    click.option(
-        "--token-type",
-        metavar="uint16|uint32",
-        help="Of a .bin, little-endian.  [default: uint16]",
-    ),
-    count(
-        "--vocabulary",
-        metavar="V",
-        help="Tokens there may be.  [default: the largest in the file + 1]",
-    ),
-    _whole("--switch-after", 0, "Synchronous steps before updates come late.", least=0),
-    click.option(
-        "--predict",
-        is_flag=True,
-        help="Forwards use the weights as they will be, if updates are all like the last.",
-    ),
-    count(
-        "--temper",
-        metavar="N",
-        help="Steps in which a stage's learning rate grows from rate / staleness to the rate.",
-    ),
+SOURCE = flags(
+    Source,
+    data=Flag("A text, or tokens in .bin or .npy.  [default: Weft's own text]", "FILE"),
+    token_type=Flag("Type of the tokens in a .bin.  [default: uint16]", "uint16|uint32"),
+    vocabulary=Flag("Size of the vocabulary.  [default: the largest token in the file + 1]", "V"),
 )
 
 
 SECTIONS = {
-    "The program": names_of(Choice),
+    "The program": [*SCHEDULE, *SHAPE],
     "The training": ("steps", "seed", "microbatch_size", "learning_rate", "dropout"),
     "The model": ("layers", "hidden", "heads", "context"),
     "The data": ("data", "token_type", "vocabulary"),
-    "Schedules that do not flush": ("switch_after", "predict", "temper"),
+    "Asynchronous schedules": ("switch_after", "predict", "temper"),
 }
 
 
@@ -163,83 +69,91 @@ def need_torch(command: str) -> None:
         raise InputError(f"weft {command} needs PyTorch: pip install 'weft[torch]'") from None
 
 
-def settings_of(choice: Choice, job: Job) -> Settings:
+class Job(NamedTuple):
+    """What was asked for: a program, how it trains, and on what."""
+
+    schedule: str
+    sizes: Sizes
+    training: Training
+    source: Source
+
+
+def job_options(command: Command) -> Command:
+    """Add the options of a job, and --config for a file of them; the command gets a `job`."""
+
+    @wraps(command)
+    def decorated(
+        schedule: str, sizes: Sizes, training: Training, source: Source, **more: Any
+    ) -> None:
+        command(job=Job(schedule, sizes, training, source), **more)
+
+    for_source = bundled("source", Source, SOURCE)(decorated)
+    for_training = bundled("training", Training, TRAINING)(for_source)
+    for_shape = bundled("sizes", Sizes, SHAPE)(for_training)
+    return configured(SCHEDULE, SHAPE, TRAINING, SOURCE)(SCHEDULE["schedule"](for_shape))
+
+
+def settings_of(job: Job) -> Settings:
     """The settings asked for; InputError where no machine has room for them."""
     from weft.train import Settings
 
-    program, data = _program(choice), _data(job)
-    _check_room(program, job, data)
-    return Settings(
-        program=program,
-        data=data,
-        steps=job.steps,
-        seed=job.seed,
-        microbatch_size=job.microbatch_size,
-        learning_rate=job.learning_rate,
-        dropout=job.dropout,
-        layers=job.layers,
-        hidden=job.hidden,
-        heads=job.heads,
-        context=job.context,
-        switch_after=job.switch_after,
-        is_predicting=job.predict,
-        temper=job.temper,
-    )
+    program, data = _request(job).program, _data(job.source)
+    check(program)  # before a process is started for it
+    _check_room(program, job.training, data)
+    return Settings(program=program, data=data, **asdict(job.training))
 
 
-def on_ranks(choice: Choice) -> Choice:
-    """The choice, by default with a device for each rank of this process group."""
+def on_ranks(job: Job) -> Job:
+    """The job, by default with a device for each rank of this process group."""
     import torch.distributed as dist
 
-    if choice.devices is not None or is_file(choice.schedule):
-        return choice
-    return replace(choice, devices=dist.get_world_size())
+    if job.sizes.devices is not None or is_file(job.schedule):
+        return job
+    return job._replace(sizes=replace(job.sizes, devices=dist.get_world_size()))
 
 
-def as_config(choice: Choice, job: Job, settings: Settings) -> str:
+def as_config(job: Job, settings: Settings) -> str:
     """A file that gives the same settings again, from any folder and with other defaults."""
-    asked = asdict(_settled(choice)) | asdict(_found(job, settings.data))
-    kept = {name: value for name, value in asked.items() if value is not None}
-    paths = {name: str(value) for name, value in kept.items() if isinstance(value, Path)}
-    return to_toml(kept | paths)
+    return to_toml(dict(_kept(job, settings)))
 
 
-def _sizes(choice: Choice) -> Sizes:
-    """The sizes asked for; where updates come late, enough of them for a program to repeat."""
-    is_late = not is_file(choice.schedule) and any(
-        schedule.is_asynchronous for schedule in REGISTRY if schedule.name == choice.schedule
+def _kept(job: Job, settings: Settings) -> Iterator[tuple[str, str | int | float]]:
+    """What was asked for, what went by default and what was found; of files, their places."""
+    request = _request(job)
+    sizes, source = asdict(job.sizes), asdict(_found(job.source, settings.data))
+    if request.is_file:
+        yield "schedule", str(Path(job.schedule).absolute())
+    else:
+        yield "schedule", job.schedule
+        names = ("devices", "microbatches", "stages_per_device")
+        sizes |= {name: getattr(request.shape, name) for name in names}
+    for name, value in (sizes | asdict(job.training) | source).items():
+        if value is not None:
+            yield name, str(value) if isinstance(value, Path) else value
+
+
+def _request(job: Job) -> Request:
+    """The program asked for; of an asynchronous one, enough updates for it to repeat."""
+    is_asynchronous = any(
+        schedule.is_asynchronous for schedule in REGISTRY if schedule.name == job.schedule
     )
-    return Sizes(
-        choice.devices,
-        choice.microbatches,
-        choice.stages_per_device,
-        variant=choice.variant,
-        pipes=choice.pipes,
-        round=choice.round,
-        updates=2 * (choice.devices or DEVICES) + 2 if is_late else None,
-    )
+    updates = 2 * (job.sizes.devices or DEVICES) + 2 if is_asynchronous else None
+    return Request(job.schedule, replace(job.sizes, updates=updates))
 
 
-def _program(choice: Choice) -> Program:
-    """The program asked for, proved before a process is started for it."""
-    program = program_of(choice.schedule, _sizes(choice))
-    check(program)
-    return program
-
-
-def _check_room(program: Program, job: Job, data: Data) -> None:
+def _check_room(program: Program, asked: Training, data: Data) -> None:
     """Refuse a job with tensors of a size that only a mistake asks for."""
-    tokens = job.microbatch_size * job.context
+    tokens = asked.microbatch_size * asked.context
     for found, most, words, remedy in (
         (program.devices, MOST_RANKS, "processes", "--devices"),
         (
-            12 * job.layers * job.hidden**2 + 2 * data.vocabulary * job.hidden,
+            12 * asked.layers * asked.hidden**2 + 2 * data.vocabulary * asked.hidden,
             MOST_NUMBERS,
             "weights",
             "--layers, --hidden or --vocabulary",
         ),
         (
-            tokens * max(data.vocabulary, 4 * job.hidden, job.heads * job.context),
+            tokens * max(data.vocabulary, 4 * asked.hidden, asked.heads * asked.context),
             MOST_NUMBERS,
             "numbers in one tensor of a microbatch",
             "--microbatch-size, --context, --hidden or --vocabulary",
@@ -249,36 +163,23 @@ def _check_room(program: Program, job: Job, data: Data) -> None:
             raise InputError(f"{found:,} {words}; a job has at most {most:,}. Give less {remedy}")
 
 
-def _data(job: Job) -> Data:
+def _data(source: Source) -> Data:
     from weft.train import data_of, own_text
 
-    if job.data is not None:
-        return data_of(job.data, token_type=job.token_type, vocabulary=job.vocabulary)
-    for flag, value in (("--token-type", job.token_type), ("--vocabulary", job.vocabulary)):
+    if source.data is not None:
+        return data_of(source.data, token_type=source.token_type, vocabulary=source.vocabulary)
+    for flag, value in (("--token-type", source.token_type), ("--vocabulary", source.vocabulary)):
         if value is not None:
             raise InputError(f"{flag} is for tokens; name their file with --data, or leave it out")
     return own_text()
 
 
-def _settled(choice: Choice) -> Choice:
-    """The choice, with what went by default; of a file, its place."""
-    if is_file(choice.schedule):
-        return replace(choice, schedule=str(Path(choice.schedule).absolute()))
-    shape = shape_of(REGISTRY[choice.schedule], _sizes(choice))
-    return replace(
-        choice,
-        devices=shape.devices,
-        microbatches=shape.microbatches,
-        stages_per_device=shape.stages_per_device,
-    )
-
-
-def _found(job: Job, data: Data) -> Job:
-    """The job, with what was found out about its data."""
+def _found(source: Source, data: Data) -> Source:
+    """The source, with what was found out about its data."""
     from weft.train import TokenFile
 
-    if job.data is not None:
-        job = replace(job, data=job.data.absolute())
+    if source.data is not None:
+        source = replace(source, data=source.data.absolute())
     if isinstance(data, TokenFile):
-        job = replace(job, token_type=data.token_type, vocabulary=data.vocabulary)
-    return job
+        source = replace(source, token_type=data.token_type, vocabulary=data.vocabulary)
+    return source

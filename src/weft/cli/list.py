@@ -8,10 +8,10 @@ import click
 from click.shell_completion import CompletionItem
 
 from weft.cli.help import Sectioned
+from weft.cli.listings import LISTINGS
 from weft.cli.names import device_names, model_names, schedule_names
 from weft.cli.options import as_json
 from weft.cli.output import facts, show, show_json, table
-from weft.cli.shelves import SHELVES
 from weft.errors import InputError, UnknownSchedule
 
 COMPLETIONS = {"schedules": schedule_names, "models": model_names, "devices": device_names}
@@ -24,7 +24,7 @@ def _kinds(context: click.Context, parameter: click.Parameter, word: str) -> lis
 
 
 def _names(context: click.Context, parameter: click.Parameter, word: str) -> list[CompletionItem]:
-    """Completions of the second word: a thing of that kind."""
+    """Completions of the second word: an entry of that kind."""
     complete = COMPLETIONS.get(context.params.get("kind") or "")
     return complete(context, parameter, word) if complete else []
 
@@ -34,7 +34,7 @@ def _names(context: click.Context, parameter: click.Parameter, word: str) -> lis
 @click.argument("name", required=False, shell_complete=_names)
 @as_json
 def command(kind: str | None, name: str | None, is_json: bool) -> None:
-    """List every schedule, or of the KIND schedules, models or devices; or all about NAME.
+    """List all schedules, or all models or devices (KIND), or describe the one called NAME.
 
     \b
       $ weft list zb-h1
@@ -47,36 +47,36 @@ def command(kind: str | None, name: str | None, is_json: bool) -> None:
       $ weft list models
       $ weft list devices h200
 
-    Of a schedule: its paper, the time and peak that it claims, what it needs, its variants. Of
-    a model: its sizes and what a microbatch takes. Of a device: its peak, memory and links.
+    For a schedule: its paper, the time and peak that it claims, what it needs, its variants. For
+    a model: its sizes and what a microbatch takes. For a device: its peak, memory and links.
 
-    With --json, "model" and "device" are what the files of --model and --device hold: change
-    one of these to describe your own.
+    With --json, "model" and "device" are in the form of the files that --model and --device
+    read: change one to describe your own.
     """
     kind, name = _asked(kind, name)
-    shelf = SHELVES[kind]
+    listing = LISTINGS[kind]
     if name is not None:
-        thing = shelf.find(name)
+        entry = listing.find(name)
         if is_json:
-            show_json(shelf.described(name, thing))
+            show_json(listing.described(name, entry))
         else:
-            show(shelf.title(name, thing), "", facts(shelf.page(name, thing)))
+            show(listing.title(name, entry), "", facts(listing.details(name, entry)))
     elif is_json:
-        show_json({kind: [shelf.described(*item) for item in shelf.things.items()]})
+        show_json({kind: [listing.described(*item) for item in listing.entries.items()]})
     else:
-        show(table(shelf.columns, [shelf.line(*item) for item in shelf.things.items()]))
-        show("", shelf.footer)
+        show(table(listing.columns, [listing.row(*item) for item in listing.entries.items()]))
+        show("", listing.footer)
 
 
 def _asked(kind: str | None, name: str | None) -> tuple[str, str | None]:
     """A word that is no kind names a schedule."""
-    if kind is None or kind in SHELVES:
+    if kind is None or kind in LISTINGS:
         return kind or "schedules", name
-    near = get_close_matches(kind, SHELVES, n=1)
+    near = get_close_matches(kind, LISTINGS, n=1)
     hint = f"; did you mean {near[0]!r}?" if near else ""
     if name is not None:
-        raise InputError(f"{kind!r} is none of {', '.join(SHELVES)}{hint}")
-    home = next((shelf for shelf in SHELVES if kind in SHELVES[shelf].things), None)
+        raise InputError(f"{kind!r} is none of {', '.join(LISTINGS)}{hint}")
+    home = next((one for one in LISTINGS if kind in LISTINGS[one].entries), None)
     if home in ("models", "devices"):
         raise InputError(f"{kind} is one of the {home}: weft list {home} {kind}")
     if home is None and near:

@@ -24,7 +24,7 @@ class Screen(Console):
 
 
 def screen(*, is_coloured: bool | None = None) -> Screen:
-    """Standard output; as wide as a page in a pipe; coloured as told, or as it can be."""
+    """Standard output; as wide as a page in a pipe; coloured as asked, or as it can be."""
     console = _console(is_coloured, "auto")
     if console.color_system == "standard":
         console = _console(is_coloured, "256")  # which terminals that claim 16 approximate

@@ -19,7 +19,7 @@ from weft.timeline import Timeline
 
 LETTERS = 120  # columns of a picture in a .txt
 
-Maker: TypeAlias = Callable[[Timeline, View, Look], str | bytes]
+Writer: TypeAlias = Callable[[Timeline, View, Look], str | bytes]
 
 
 def view_of(looks: Looks, bands_of: BandsOf) -> View:
@@ -37,25 +37,25 @@ def view_of(looks: Looks, bands_of: BandsOf) -> View:
 def look_of(looks: Looks) -> Look:
     """How it is drawn; refused where there is no file to draw it in."""
     suffix = looks.output.suffix.lower() if looks.output else ""
-    if looks.output and suffix not in MAKERS:
-        forms = ", ".join(MAKERS)
-        raise InputError(f"{looks.output}: a picture's file ends in one of {forms}")
+    if looks.output and suffix not in WRITERS:
+        endings = ", ".join(WRITERS)
+        raise InputError(f"{looks.output}: a picture's file ends in one of {endings}")
     if looks.output:
         check_folder(looks.output)
-    given = [("--size", looks.size), ("--theme", looks.theme), ("--memory", looks.has_memory)]
-    for flag, value in given:
-        if value and suffix not in (".svg", ".png"):
+    styled = [("--size", looks.size), ("--theme", looks.theme), ("--memory", looks.has_memory)]
+    for flag, is_given in styled:
+        if is_given and suffix not in (".svg", ".png"):
             raise InputError(f"{flag} is for a picture in a file; add -o FILE.svg or FILE.png")
-    parts = [
+    selected = [
         ("--only", looks.only),
         ("--window", looks.window),
         ("--phases", looks.phases is not None),
         ("--count-from", looks.count_from),
     ]
-    for flag, part in parts:
-        if part and suffix == ".html":
+    for flag, value in selected:
+        if value and suffix == ".html":
             raise InputError(f"a page shows all of a timeline; leave out {flag}")
-        if part and looks.phases is not None and flag in ("--only", "--window"):
+        if value and looks.phases is not None and flag in ("--only", "--window"):
             raise InputError(f"--phases says what is shown; leave out {flag}")
     return Look(
         size=Size.of(looks.size) if looks.size else FREE,
@@ -67,7 +67,7 @@ def look_of(looks: Looks) -> Look:
 def write_picture(output: Path, timeline: Timeline, view: View, look: Look) -> None:
     """A picture in the form that the name of its file ends in."""
     with working("drawing"):
-        content = MAKERS[output.suffix.lower()](timeline, view, look)
+        content = WRITERS[output.suffix.lower()](timeline, view, look)
     write(output, content)
 
 
@@ -90,4 +90,4 @@ def _page(timeline: Timeline, view: View, look: Look) -> str:
     return page([timeline], options={"palette": palette})
 
 
-MAKERS: dict[str, Maker] = {".svg": _svg, ".png": _png, ".txt": _text, ".html": _page}
+WRITERS: dict[str, Writer] = {".svg": _svg, ".png": _png, ".txt": _text, ".html": _page}

@@ -11,18 +11,17 @@ from typing import TYPE_CHECKING
 import click
 from rich.console import RenderableType
 
-from weft.cli.config import configured
 from weft.cli.files import check_folder, write
 from weft.cli.help import Sectioned
-from weft.cli.jobs import CHOICE, JOB, SECTIONS, Choice, Job, need_torch, on_ranks, settings_of
-from weft.cli.options import as_json, bundled
+from weft.cli.jobs import SECTIONS, Job, job_options, need_torch, on_ranks, settings_of
+from weft.cli.options import as_json
 from weft.cli.output import facts, show, show_json, table
 from weft.cli.progress import bar
-from weft.cli.requests import is_file
 from weft.cost import Cost, Measurement
 from weft.draw.caption import title
 from weft.errors import InputError
 from weft.notation import to_json
+from weft.request import is_file
 
 if TYPE_CHECKING:
     from weft.train import Settings
@@ -41,19 +40,17 @@ SIZES = ("weights", "gradients", "optimizer", "saved", "inputs")
 
 
 @click.command("profile", cls=Sectioned, sections=SECTIONS)
-@configured(Choice, Job)
-@bundled("choice", Choice, CHOICE)
-@bundled("job", Job, JOB)
+@job_options
 @click.option(
     "--out",
     type=click.Path(path_type=Path),
     metavar="FILE",
     help="The cost file.  [default: cost.json]",
 )
-@click.option("--force", "is_forced", is_flag=True, help="Write over FILE.")
+@click.option("--force", "is_forced", is_flag=True, help="Overwrite FILE.")
 @as_json
-def command(choice: Choice, job: Job, out: Path | None, is_forced: bool, is_json: bool) -> None:
-    """Measure what the job of `weft train` costs on this machine, for all that take --cost.
+def command(job: Job, out: Path | None, is_forced: bool, is_json: bool) -> None:
+    """Measure what the job of `weft train` costs on this machine, as a file for --cost.
 
     \b
       $ weft profile -d 2 -n 4
@@ -73,21 +70,21 @@ def command(choice: Choice, job: Job, out: Path | None, is_forced: bool, is_json
 
     A process for each device, or each rank of torchrun, times its own stages while all others
     time theirs, so that whatever they share is as busy as in a run: the median of 20 rounds
-    behind a warm-up, and how far apart their quartiles lie. Messages of 4 KiB to 16 MiB tell
+    after a warm-up, and how far apart their quartiles lie. Messages of 4 KiB to 16 MiB give
     latency and bandwidth; stages that only rest, what the host needs between two actions.
 
     The file holds for every schedule that cuts the model into as many stages. It names the model
-    and the machine: `weft train` refuses that of another model. Options are those of `weft train`,
-    --config included; steps and learning rate change nothing.
+    and the machine: `weft train` refuses the file of another model. Options are those of `weft
+    train`, --config included; steps and learning rate change nothing.
 
-    With --json one object on the last line, as in the file, and a file only with --out.
+    With --json, one object on the last line, as in the file, and a file only with --out.
     """
     need_torch("profile")
     from weft.train import given_ranks, noise
 
     with given_ranks() as rank:
-        choice = choice if rank is None else on_ranks(choice)
-        settings = settings_of(choice, job)
+        job = job if rank is None else on_ranks(job)
+        settings = settings_of(job)
         out = out if is_json else out or OUT
         if out is not None and out.exists() and not is_forced:
             raise InputError(f"{out} exists; name another file, or write over it with --force")
@@ -104,22 +101,22 @@ def command(choice: Choice, job: Job, out: Path | None, is_forced: bool, is_json
     if is_json:
         show_json(json.loads(to_json(cost)))
     else:
-        show(*_report(settings, cost, cost.measurement), "", _next(choice, settings, out))
+        show(*_report(settings, cost, cost.measurement), "", _next(job, settings, out))
 
 
 def _measured(settings: Settings, rank: int | None) -> Cost:
     from weft.train import launched, measured
 
-    with bar("starting the processes", is_shown=not rank) as tell:
+    with bar("starting the processes", is_shown=not rank) as report:
         work = partial(measured, settings)
-        watch = partial(_watch, tell)
+        watch = partial(_watch, report)
         if rank is not None:
             return work(watch)
         return launched(work, watch, ranks=settings.program.devices)
 
 
-def _watch(tell: Callable[[float, str], None], what: str, share: float) -> None:
-    tell(share, f"measuring {what}")
+def _watch(report: Callable[[float, str], None], what: str, fraction: float) -> None:
+    report(fraction, f"measuring {what}")
 
 
 def _report(settings: Settings, cost: Cost, measurement: Measurement) -> Iterator[RenderableType]:
@@ -171,10 +168,10 @@ def _host(cost: Cost, measurement: Measurement) -> Iterator[tuple[str, str, str]
     yield "overhead", f"{1e6 * cost.overhead:.1f} us", "of the host, between two actions"
 
 
-def _next(choice: Choice, settings: Settings, out: Path | None) -> str:
+def _next(job: Job, settings: Settings, out: Path | None) -> str:
     """What to do with the file."""
     sizes = f"-d {settings.program.devices} -n {settings.program.microbatches}"
-    if choice.stages_per_device:
-        sizes += f" -k {choice.stages_per_device}"
-    shape = "" if is_file(choice.schedule) else f" {sizes}"
-    return f"Written to {out}: weft simulate {choice.schedule}{shape} --cost {out}"
+    if job.sizes.stages_per_device:
+        sizes += f" -k {job.sizes.stages_per_device}"
+    shape = "" if is_file(job.schedule) else f" {sizes}"
+    return f"Written to {out}: weft simulate {job.schedule}{shape} --cost {out}"

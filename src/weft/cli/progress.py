@@ -23,7 +23,7 @@ def with_progress(items: Sequence[Item]) -> Iterator[Item]:
         return
     progress = Progress(console=console, transient=True)
     task = progress.add_task("", total=len(items))
-    with late(progress.start, progress.stop):
+    with if_slow(progress.start, progress.stop):
         for item in items:
             yield item
             progress.advance(task)
@@ -37,12 +37,12 @@ def working(words: str) -> Iterator[None]:
         yield
         return
     status = console.status(words)
-    with late(status.start, status.stop):
+    with if_slow(status.start, status.stop):
         yield
 
 
 @contextmanager
-def late(start: Callable[[], None], stop: Callable[[], None]) -> Iterator[None]:
+def if_slow(start: Callable[[], None], stop: Callable[[], None]) -> Iterator[None]:
     """Start something once a second has passed, and stop it at the end."""
     timer = Timer(PATIENCE, start)
     timer.daemon = True
@@ -57,12 +57,12 @@ def late(start: Callable[[], None], stop: Callable[[], None]) -> Iterator[None]:
 
 @contextmanager
 def bar(words: str, *, is_shown: bool) -> Iterator[Callable[[float, str], None]]:
-    """A bar with words beside it; call what it gives with the share that is done, and words."""
+    """A bar with words beside it; call what it gives with the fraction that is done, and words."""
     console = Console(stderr=True)
     if not (is_shown and console.is_interactive):
-        yield lambda share, words: None
+        yield lambda fraction, words: None
         return
     columns = BarColumn(bar_width=20), TextColumn("{task.description}")
     with Progress(*columns, console=console, transient=True) as progress:
         task = progress.add_task(words, total=1.0)
-        yield lambda share, words: progress.update(task, completed=share, description=words)
+        yield lambda fraction, words: progress.update(task, completed=fraction, description=words)

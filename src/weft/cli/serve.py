@@ -14,13 +14,13 @@ from weft.errors import InputError
 
 @click.command("serve", cls=Sectioned)
 @click.option("--port", type=click.IntRange(0, 65535), default=8123, show_default=True, metavar="P",
-              help="Where it listens; 0 is any port that is free.")  # fmt: skip
+              help="Port to listen on; 0 is any that is free.")  # fmt: skip
 @click.option("--host", default="127.0.0.1", show_default=True, metavar="ADDRESS",
-              help="What it listens on.")  # fmt: skip
-@click.option("--allow-others", is_flag=True, help="Let --host be seen by other machines.")
+              help="Address to listen on.")  # fmt: skip
+@click.option("--allow-others", is_flag=True, help="Allow a --host that other machines can reach.")
 @click.option("--open/--no-open", "is_opened", default=True, help="Open a browser.")
 def command(port: int, host: str, allow_others: bool, is_opened: bool) -> None:
-    """Show the page live: choose schedules, sizes and costs, and see the timeline at once.
+    """Serve the page live: choose schedules, sizes and costs, and see the timeline at once.
 
     \b
       $ weft serve

@@ -4,24 +4,24 @@ from __future__ import annotations
 
 import click
 
-from weft.cli.asked import Asked, asked
+from weft.cli.asked import asked, timed
 from weft.cli.figures import figures, report
 from weft.cli.help import Sectioned
 from weft.cli.options import as_json
 from weft.cli.output import show, show_json
-from weft.cli.requests import speed_of
+from weft.request import Request
 
 
 @click.command("simulate", cls=Sectioned)
 @asked
 @as_json
-def command(asked: Asked, is_json: bool) -> None:
-    """Time schedule NAME, or the program in the file NAME.
+def command(request: Request, is_json: bool) -> None:
+    """Simulate schedule NAME, or the program in the file NAME, and report its figures.
 
     \b
       $ weft simulate 1f1b -d 4 -n 8
       time           33     from the first start to the last end
-      bubble, wall   27.3%  idle share of all devices within that time
+      bubble, wall   27.3%  idle fraction of all devices within that time
       device  work  idle  warm-up  value  exposed  order  cool-down  peak  memory
            0    24     9        0      3        0      6          0     4       5
            1    24     9        1      2        0      4          2     3       4
@@ -34,21 +34,21 @@ def command(asked: Asked, is_json: bool) -> None:
       $ weft simulate 1f1b -d 8 -n 32 --offload all --copy 0.75
 
     Prints makespan, both bubbles, and for each device its work, why it waits, what it holds.
-    With --json one object: makespan, longest_device_span, bubble {wall, span},
+    With --json, one object: makespan, longest_device_span, bubble {wall, span},
     peak_activations and memory (for each device), weight_copies, messages, versions and
     staleness (for each stage), actions, verified, provenance {given, measured, interpolated,
-    derived}, the shares of seconds that are known so; of a schedule that does not flush also
-    steady {period, bubble}, seconds per update and bubble once it has settled; of a model on a
+    derived}, the fractions of all seconds that are known so; for an asynchronous schedule also
+    steady {period, bubble}, seconds per update and bubble once it has settled; for a model on a
     device also speed {devices, tokens_per_second, mfu}.
 
-    Unit costs are those of a whole device's share: with K stages on a device, each takes 1/K.
+    Unit costs are those of a device's whole share: with K stages on a device, each takes 1/K.
     Costs of a model on a device are in seconds and bytes. They are a bound, the best that the
     device can do, where all of them are derived, and an estimate where some were measured. What
     needs more memory than a device has is timed with a warning; only `weft verify` refuses it.
     """
-    timeline, proof = asked.proved()
-    steady = asked.settled()
-    speed = speed_of(timeline, asked.pricing, steady)
+    timeline, proof = timed(request)
+    steady = request.settled()
+    speed = request.costs.speed(timeline, steady)
     if is_json:
         show_json(figures(timeline, proof, steady, speed))
     else:

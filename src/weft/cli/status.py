@@ -28,7 +28,7 @@ class OutputClosed(Exception):
 
 
 def status_of(run: Callable[[], object]) -> int:
-    """Run, flush, and give the status; errors that are not ours keep their traceback."""
+    """Run, write what is buffered, give the status; other errors than ours keep their traceback."""
     try:
         _be_lenient()
         result = run()
@@ -41,16 +41,16 @@ def status_of(run: Callable[[], object]) -> int:
         _write_nowhere()
         return BROKEN_PIPE
     except ProgramError as error:
-        return _told(str(error), BROKEN_RULE)
+        return _reported(str(error), BROKEN_RULE)
     except WeftError as error:
-        return _told(str(error), BAD_INPUT)
+        return _reported(str(error), BAD_INPUT)
     except click.ClickException as error:
-        return _told(_usage(error), BAD_INPUT)
+        return _reported(_usage(error), BAD_INPUT)
     except OSError as error:
-        return _told(_reason(error), BAD_INPUT)
+        return _reported(_reason(error), BAD_INPUT)
 
 
-def _told(message: str, status: int) -> int:
+def _reported(message: str, status: int) -> int:
     click.echo(f"weft: {message}", err=True)
     return status
 
@@ -59,7 +59,9 @@ def _usage(error: click.ClickException) -> str:
     """Click's message, and where to read more."""
     message = " ".join(error.format_message().rstrip(".").split())
     if isinstance(error, click.NoSuchOption):
-        near = " or ".join((error.possibilities or ())[:NEAR])
+        known = error.ctx.command.params if error.ctx else []
+        old = {name for one in known for name in getattr(one, "old", ())}
+        near = " or ".join([n for n in error.possibilities or () if n not in old][:NEAR])
         message = f"No such option {error.option_name}" + (
             f"; did you mean {near}?" if near else ""
         )

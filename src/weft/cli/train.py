@@ -12,20 +12,17 @@ from typing import TYPE_CHECKING
 import click
 from rich.console import RenderableType
 
-from weft.cli.config import configured
 from weft.cli.help import Sectioned
 from weft.cli.jobs import (
-    CHOICE,
-    JOB,
     SECTIONS,
-    Choice,
     Job,
     as_config,
+    job_options,
     need_torch,
     on_ranks,
     settings_of,
 )
-from weft.cli.options import as_json, bundled
+from weft.cli.options import as_json
 from weft.cli.output import facts, show, show_json, table
 from weft.cli.progress import bar
 from weft.cost import Cost
@@ -41,37 +38,34 @@ MEBIBYTE = 2**20
 
 
 @click.command("train", cls=Sectioned, sections=SECTIONS)
-@configured(Choice, Job)
-@bundled("choice", Choice, CHOICE)
-@bundled("job", Job, JOB)
+@job_options
 @click.option(
     "--reference",
     "is_reference",
     is_flag=True,
-    help="The same job in one process, with no pipeline: the same losses.",
+    help="Run the same job in one process, without a pipeline: the same losses.",
 )
 @click.option(
     "--cost",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="What `weft profile` measured, to predict with.  [default: measure it briefly]",
+    help="Predict with what `weft profile` measured.  [default: measure it briefly]",
 )
 @click.option(
     "--out",
     type=click.Path(path_type=Path),
     metavar="FOLDER",
-    help="The run folder.  [default: runs/NAME]",
+    help="Run folder.  [default: runs/NAME]",
 )
 @as_json
 def command(
-    choice: Choice,
     job: Job,
     is_reference: bool,
     cost: Path | None,
     out: Path | None,
     is_json: bool,
 ) -> None:
-    """Train a small GPT on a text or on tokens, with a real process for each device.
+    """Train a small GPT on a text or on tokens, in a real process for each device.
 
     \b
       $ weft train --schedule zbv -d 2 -n 4
@@ -99,21 +93,21 @@ def command(
 
     The file of --config has a line for each option, like learning-rate = 0.003 or
     schedule = "zbv"; the command line wins over it. settings.toml is such a file, with all that
-    was asked for and all that went by default: it gives the same losses again.
+    was asked for and all defaults: it gives the same losses again.
 
-    Tokens are what .bin holds, little-endian and nothing else (as nanoGPT writes it), or a .npy
-    of integers. They are read where they lie, so the file may be larger than memory; to find
-    the vocabulary it is read once, unless --vocabulary says it.
+    A .bin holds tokens, little-endian and nothing else (as nanoGPT writes it), a .npy integers.
+    The file may be larger than memory; to find the vocabulary it is read once, unless
+    --vocabulary gives it.
 
-    With --json one object on the last line, and a folder only with --out: losses (one for each
+    With --json, one object on the last line, and a folder only with --out: losses (one for each
     step), predicted_step and measured_step (seconds, the median), bubble {wall, span} of the
     median step, peak_memory (for each device, bytes of weights, gradients, optimizer and of
     the saved state in flight). With --reference only losses, equal to the last digit.
 
-    Schedules that do not flush train with weights that are late by whole updates, the same as
-    --reference with the same versions: pipedream and naive-async update behind each microbatch,
-    so that a step is one; predicted and measured steps are means from fill to drain. With --json
-    there are also staleness and versions, for each stage.
+    Asynchronous schedules train with weights that are stale by whole updates, exactly as
+    --reference does with the same versions. pipedream and naive-async update after every
+    microbatch, so that a step is one; predicted and measured steps are means from fill to drain.
+    With --json there are also staleness and versions, for each stage.
 
     Nothing is sent off this machine. Under torchrun the ranks are those that it started.
     """
@@ -121,15 +115,15 @@ def command(
     from weft.train import check_free, checked, free_folder, given_ranks, summary
 
     with given_ranks() as rank:
-        choice = choice if rank is None else on_ranks(choice)
-        settings = settings_of(choice, job)
+        job = job if rank is None else on_ranks(job)
+        settings = settings_of(job)
         if out is not None:
             check_free(out)
         if is_reference:
             if not rank:
                 _show_losses(checked(settings), is_json)
             return
-        config = as_config(choice, job, settings)
+        config = as_config(job, settings)
         outcome = _run(settings, rank, _cost(settings, cost, rank))
     if rank:
         return
@@ -144,7 +138,7 @@ def command(
 
 
 def _cost(settings: Settings, file: Path | None, rank: int | None) -> Cost | None:
-    """The cost of a file, if it is that of this job; what speaks against it is told."""
+    """The cost of a file, if it is that of this job; warnings say what speaks against it."""
     from weft.train import check_cost, doubts
 
     if file is None:
@@ -162,28 +156,28 @@ def _cost(settings: Settings, file: Path | None, rank: int | None) -> Cost | Non
 def _run(settings: Settings, rank: int | None, cost: Cost | None) -> Outcome:
     from weft.train import launched, trained
 
-    with bar("profiling the stages" if cost is None else "starting", is_shown=not rank) as tell:
+    with bar("profiling the stages" if cost is None else "starting", is_shown=not rank) as report:
         work = partial(trained, settings, cost=cost)
-        watch = partial(_watch, tell, settings.steps)
+        watch = partial(_watch, report, settings.steps)
         if rank is not None:
             return work(watch)
         return launched(work, watch, ranks=settings.program.devices)
 
 
-def _watch(tell: Callable[[float, str], None], steps: int, metrics: Metrics) -> None:
-    tell(metrics.step / steps, _line(metrics, steps))
+def _watch(report: Callable[[float, str], None], steps: int, metrics: Metrics) -> None:
+    report(metrics.step / steps, _line(metrics, steps))
 
 
 def _write(folder: Path, outcome: Outcome, config: str) -> None:
-    """The run folder; what it lacks is told."""
+    """Write the run folder; a message says what it lacks."""
     from weft.train import can_write_events, write_run
     from weft.web import page
 
     shown = page([outcome.predicted, outcome.measured], ["predicted", "measured"])
     write_run(folder, outcome, {"settings.toml": config, "page.html": shown})
     if not can_write_events():
-        told = "weft: no events for TensorBoard, as its package is not installed; to have them:"
-        click.echo(f"{told} pip install 'weft[tensorboard]'", err=True)
+        lacking = "weft: no events for TensorBoard, as its package is not installed; to have them:"
+        click.echo(f"{lacking} pip install 'weft[tensorboard]'", err=True)
 
 
 def _line(metrics: Metrics, steps: int) -> str:
@@ -211,15 +205,15 @@ def _report(outcome: Outcome, folder: Path | None) -> Iterator[RenderableType]:
     first, last = outcome.metrics[0], outcome.metrics[-1]
     yield title(outcome.measured.program)
     yield ""
-    told = [
+    figures = [
         ("loss", f"{first.loss:.3f} at step 1, {last.loss:.3f} at step {last.step}"),
         ("tokens/s", f"{median(m.tokens_per_second for m in outcome.metrics):,.0f} at a step"),
         ("peak memory", f"{max(outcome.peak_memory) / MEBIBYTE:.1f} MiB on a device"),
     ]
     if any(outcome.staleness):
-        told.append(("staleness", f"{_each(outcome.staleness)} updates, by stage"))
-        told.append(("versions", f"{_each(outcome.versions)} copies of the weights, by stage"))
-    yield facts(told)
+        figures.append(("staleness", f"{_each(outcome.staleness)} updates, by stage"))
+        figures.append(("versions", f"{_each(outcome.versions)} copies of the weights, by stage"))
+    yield facts(figures)
     yield ""
     steps = outcome.measured.program.steps
     rows = [

@@ -8,45 +8,53 @@ from dataclasses import replace
 
 import click
 
+from weft.cli.asked import asked_as_is
 from weft.cli.help import Sectioned
-from weft.cli.options import Prices, Sizes, as_json, count, named, priced, size, sized
+from weft.cli.options import Flag, as_json, bundled, flags, option
 from weft.cli.output import facts, show, show_json
 from weft.cli.progress import working
-from weft.cli.requests import cost_of, pricing_of, program_of
 from weft.cli.status import BROKEN_RULE
 from weft.cost import Cost
 from weft.draw.caption import title
 from weft.ir.program import Program
+from weft.request import Overrides, Request
+from weft.request.values import Whole
 from weft.verify import RULES, Report, verify
+
+MEMORY = flags(
+    Overrides,
+    capacity=Flag(
+        "Memory of a device, like 80GiB; with unit costs, in shares of a device.",
+        "BYTES",
+        name="--memory",
+    ),
+)
 
 
 @click.command("verify", cls=Sectioned)
-@named
-@sized
-@priced
-@count("--channel-depth", metavar="K", least=0, help="Sends that block must do with this depth.")
-@size(
-    "--memory",
-    help="Most that a device may hold, like 80GiB; with unit costs in shares of a device.",
+@asked_as_is
+@option(
+    Whole(least=0),
+    "channel_depth",
+    Flag("Prove that blocking sends run at this channel depth.", "K"),
 )
+@bundled("overrides", Overrides, MEMORY)
 @as_json
 @click.pass_context
 def command(
     context: click.Context,
-    name: str,
-    sizes: Sizes,
-    prices: Prices,
+    request: Request,
     channel_depth: int | None,
-    memory: float | None,
+    overrides: Overrides,
     is_json: bool,
 ) -> None:
-    """Prove the program in the file NAME, or of the schedule NAME.
+    """Prove the program in the file NAME, or that of the schedule NAME, correct.
 
     \b
       $ weft verify 1f1b -d 4 -n 8
       1f1b: 4 devices, 8 microbatches, 64 actions: valid
       complete       each action of each microbatch stands exactly once
-      deadlock       no devices wait for each other for ever
+      ordered        nothing is read before it can exist
       least depth    1, of channels whose sends block
 
     \b
@@ -61,12 +69,9 @@ def command(
     A device may hold as much as --memory says, or else the capacity in the file of --cost, or
     the memory of --device. Other commands only warn of what does not fit.
     """
-    pricing = pricing_of(prices)
     with working("proving"):
-        program = program_of(name, sizes)
-        cost = cost_of(program, pricing)
-        if memory is not None:
-            cost = replace(cost, memory=replace(cost.memory, capacity=memory))
+        program = request.program
+        cost = replace(request.costs, overrides=overrides).of(program)
         report = verify(program, channel_depth=channel_depth, cost=cost)
     if is_json:
         show_json(_described(program, report))

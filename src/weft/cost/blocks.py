@@ -238,7 +238,7 @@ def _layer_moves(model: Transformer) -> int:
 
 
 def _bytes(model: Transformer, values: int) -> float:
-    """Bytes of a microbatch that has so many values per token."""
+    """Bytes of a microbatch that has this many values per token."""
     return model.tokens * values * model.value_bytes
 
 

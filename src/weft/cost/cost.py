@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from weft.cost.checks import check_cost
 from weft.cost.measurement import Measurement
-from weft.cost.provenance import Marks, marks_by_kind
+from weft.cost.provenance import Marks, Provenance, marks_by_kind
 from weft.errors import InputError
 from weft.ir.actions import Actions, Column, Index
 from weft.ir.earliest import Seconds
@@ -33,7 +33,9 @@ class Times:
     """Seconds of each stage for one microbatch of ordinary size.
 
     A whole backward is I + W, unless `backward` says how long it takes where a stage is never
-    split.
+    split. `update` is of all weights of a stage, its ends of tied ones included: summing and
+    updating these takes no time of its own. `close` is what passes between the last gradient of a
+    stage and whoever reads them all: they are measured or laid out to be sent.
     """
 
     forward: PerStage
@@ -43,6 +45,7 @@ class Times:
     update: PerStage
     reduce: PerStage
     backward: PerStage | None = None
+    close: PerStage | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +83,7 @@ class Network:
     host: Link = Link()
 
     def sizes(self, edges: int) -> NDArray[np.float64]:
-        """Bytes that cross each of so many edges."""
+        """Bytes that cross each of this many edges."""
         each = self.message if isinstance(self.message, tuple) else (self.message,) * edges
         return np.array(each, np.float64)
 
@@ -107,6 +110,9 @@ class Cost:
     is_barrier  whether a step ends for all devices together (WALL) or steps overlap (SPAN)
     provenance  how the seconds of each stage are known, by field of Times, "network" or "host"
     measurement where and how well all this was measured, if it was
+
+    Gradients that a sum reads from other devices travel as other values do where `reduce` is
+    measured: then it is the sum alone. Where it is given or derived, it is all that a sum takes.
     """
 
     times: Times
@@ -150,6 +156,7 @@ class Cost:
         self.check_fits(program)
         actions = program.actions
         seconds = self._seconds_by_stage(actions)[actions.kind, actions.stage]
+        seconds[np.isin(actions.kind, (Kind.REDUCE, Kind.UPDATE)) & (actions.edge >= 0)] = 0.0
         if (actions.segment >= 0).any():
             self._cut_into_parts(program, seconds)
         seconds = seconds * self.covered(actions)
@@ -163,10 +170,14 @@ class Cost:
         return together
 
     def gaps(self, program: Program) -> Seconds:
-        """For every slot of the program, how long its lane waits behind it."""
+        """For every slot of the program, how long its lane waits after it."""
         gaps = np.zeros(len(program.first_of_slot))
         if self.overhead:
             np.add.at(gaps, program.slot_of[program.actions.kind <= Kind.R], self.overhead)
+        if self.times.close is not None:
+            last = _last_before_updates(program)
+            closing = np.array(self.times.close)[program.actions.stage[last]]
+            np.add.at(gaps, program.slot_of[last], closing)
         return gaps
 
     def delays(self, program: Program) -> Seconds:
@@ -177,8 +188,10 @@ class Cost:
         travels = np.isin(dependencies.value, (Value.ACTIVATION, Value.GRADIENT, Value.MESSAGE))
         rows = np.flatnonzero(travels & (source != destination))
         latency, bandwidth = self.network.links(source[rows], destination[rows])
-        delays = np.zeros(len(dependencies))
+        delays = self._norm_delays(program)
         delays[rows] = latency
+        self._add_weight_gradients(program, delays)
+        self._add_closing(program, delays)
         if np.isfinite(bandwidth).any():
             first, span = _in_common(
                 actions, dependencies.producer[rows], dependencies.consumer[rows]
@@ -188,6 +201,45 @@ class Cost:
             is_sent_apart = dependencies.value[rows] == Value.MESSAGE
             delays[rows] += np.where(is_sent_apart, 0.0, seconds)
         return delays
+
+    def _norm_delays(self, program: Program) -> Seconds:
+        """A norm is one number: it takes the latency of its link and nothing more."""
+        dependencies = program.dependencies
+        delays = np.zeros(len(dependencies))
+        rows = np.flatnonzero(dependencies.value == Value.NORM)
+        source, destination = (
+            program.device_of[ends[rows]] for ends in (dependencies.producer, dependencies.consumer)
+        )
+        latency, _ = self.network.links(source, destination)
+        delays[rows] = np.where(source != destination, latency, 0.0)
+        return delays
+
+    def _add_weight_gradients(self, program: Program, delays: Seconds) -> None:
+        """What gradients take to a sum on another device, where that is measured without it."""
+        dependencies, actions = program.dependencies, program.actions
+        marks = self.provenance.get("reduce", (Provenance.GIVEN,) * self.stages)
+        is_apart = np.array([mark is Provenance.MEASURED for mark in marks])
+        rows = np.flatnonzero(
+            (dependencies.value == Value.WEIGHT_GRADIENT)
+            & is_apart[actions.stage[dependencies.producer]]
+        )
+        producer, consumer = dependencies.producer[rows], dependencies.consumer[rows]
+        source, destination = program.device_of[producer], program.device_of[consumer]
+        latency, bandwidth = self.network.links(source, destination)
+        size = np.array(self.memory.gradients)[actions.stage[producer]]
+        size = np.where(actions.edge[consumer] >= 0, 0.0, size)  # a tied weight is part of it
+        delays[rows] = np.where(source != destination, latency + size / bandwidth, 0.0)
+
+    def _add_closing(self, program: Program, delays: Seconds) -> None:
+        """Whoever reads the gradients of a stage, or their norm, does so once they are closed."""
+        if self.times.close is None:
+            return
+        dependencies, actions = program.dependencies, program.actions
+        rows = np.flatnonzero(
+            np.isin(dependencies.value, (Value.WEIGHT_GRADIENT, Value.NORM))
+            & (actions.kind[dependencies.producer] <= Kind.R)
+        )
+        delays[rows] += np.array(self.times.close)[actions.stage[dependencies.producer[rows]]]
 
     def provenance_of(self, program: Program) -> NDArray[np.object_]:
         """For every action of the program, how its seconds are known: a Provenance."""
@@ -267,6 +319,19 @@ class Cost:
 def sizes_of_parts(program: Program) -> tuple[float, ...]:
     """The relative size of each microbatch where a method cuts them up; else none."""
     return (1 / program.parts,) * program.microbatches if program.parts > 1 else ()
+
+
+def _last_before_updates(program: Program) -> Index:
+    """The last gradient of each stage that an update reads without a sum: there it is closed."""
+    dependencies, kind = program.dependencies, program.actions.kind
+    rows = np.flatnonzero(
+        (dependencies.value == Value.WEIGHT_GRADIENT)
+        & (kind[dependencies.consumer] == Kind.UPDATE)
+        & (kind[dependencies.producer] <= Kind.R)
+    )
+    last = np.full(len(program), -1)
+    np.maximum.at(last, dependencies.consumer[rows], dependencies.producer[rows])
+    return np.unique(last[last >= 0])
 
 
 def _in_common(actions: Actions, producer: Index, consumer: Index) -> tuple[Column, Column]:

@@ -33,7 +33,7 @@ _TABLES = ("matmul", "attention")
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """A product of so many FLOPs reaches this fraction of the peak."""
+    """A product of this many FLOPs reaches this fraction of the peak."""
 
     flops: float
     fraction: float
@@ -83,7 +83,7 @@ class Device:
         return as_mapping(self)
 
     def multiplying(self, flops: float, *, moved: float, count: float = 1) -> Estimate:
-        """`count` equal matrix products of `flops` together, which move so many bytes."""
+        """`count` equal matrix products of `flops` together, which move this many bytes."""
         fraction, provenance = efficiency(self.matmul, flops / count)
         computing = flops / (self.peak * fraction)
         moving = self.moving(moved)
@@ -100,7 +100,7 @@ class Device:
 
 
 def efficiency(points: Sequence[Point], flops: float) -> tuple[float, Provenance]:
-    """The fraction of the peak at so many FLOPs; beyond the points, that of the nearest."""
+    """The fraction of the peak at this many FLOPs; beyond the points, that of the nearest."""
     if not points or flops <= 0:
         return 1.0, Provenance.DERIVED
     for point in points:

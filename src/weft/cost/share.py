@@ -12,13 +12,18 @@ from weft.ir.program import Program
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """Costs of one device's share of the model, spread evenly over its stages."""
+    """Costs of one device's share of the model, spread evenly over its stages.
+
+    latency  of a message between devices
+    message  the size of one
+    """
 
     forward: float = 1.0
     input_grad: float = 1.0
     weight_grad: float = 1.0
     pair: float | None = None
-    lag: float = 0.0
+    latency: float = 0.0
+    message: float = 0.0
 
     @property
     def backward(self) -> float:
@@ -51,7 +56,9 @@ class Share:
                 saved=(share,) * len(graph),
                 inputs=_zeros(graph),
             ),
-            network=Network(message=(0.0,) * len(graph.edges), default=Link(latency=self.lag)),
+            network=Network(
+                message=(self.message,) * len(graph.edges), default=Link(latency=self.latency)
+            ),
             pairs=self._pairs(),
             parts=self._parts(),
             sizes=sizes_of_parts(program),

@@ -24,7 +24,7 @@ ROWS = {
     "comm": (Stream.EXPERTS, Stream.WIRE, Stream.REDUCE),
     "copy": (Stream.OFFLOAD, Stream.ONLOAD),
 }
-MOMENTS = (Kind.UPDATE, Kind.SEND_ACTIVATION, Kind.SEND_GRADIENT)
+MOMENTS = (Kind.UPDATE, Kind.REDUCE, Kind.SEND_ACTIVATION, Kind.SEND_GRADIENT)
 
 
 class Band(NamedTuple):
@@ -68,7 +68,7 @@ def shown_ends(timeline: Timeline) -> Seconds:
 
 
 def is_moment(timeline: Timeline) -> NDArray[np.bool_]:
-    """For each action, whether it is an update or a send that takes no time."""
+    """For each action, whether it is an update, a sum or a send that takes no time."""
     is_short = timeline.start == shown_ends(timeline)
     return np.asarray(is_short & np.isin(timeline.program.actions.kind, MOMENTS))
 

@@ -20,6 +20,7 @@ WORDS = {
     Kind.I: "input gradient",
     Kind.W: "weight gradient",
     Kind.R: "recompute",
+    Kind.REDUCE: "sum of gradients",
     Kind.UPDATE: "update",
     Kind.SEND_ACTIVATION: "send to another device",
     Kind.OFFLOAD: "offload",
@@ -61,11 +62,9 @@ def legend(timeline: Timeline, bands: list[Band]) -> Iterator[Entry]:
         both = Mark(actions[second - 1].kind), Mark(actions[second].kind)
         yield Entry(Sign.PAIR, both, "in one slot")
     short = actions.kind[is_shown & is_moment(timeline)]
-    if (short == Kind.UPDATE).any():
-        yield Entry(Sign.MOMENT, (Mark(Kind.UPDATE),), WORDS[Kind.UPDATE])
-    if (short != Kind.UPDATE).any():
-        mark = Mark(Kind.SEND_ACTIVATION)
-        yield Entry(Sign.MOMENT, (mark,), WORDS[mark.kind])
+    for kinds in ((Kind.UPDATE,), (Kind.REDUCE,), (Kind.SEND_ACTIVATION, Kind.SEND_GRADIENT)):
+        if np.isin(short, kinds).any():
+            yield Entry(Sign.MOMENT, (Mark(kinds[0]),), WORDS[kinds[0]])
     if (actions.version[actions.kind <= Kind.R] > 0).any():
         yield Entry(Sign.VERSION, (), "version of the weights")
 

@@ -10,7 +10,7 @@ from typing import NamedTuple, TypeAlias
 
 from weft.ir.kinds import Kind, Part
 from weft.ir.program import Program
-from weft.notation.tokens import FORMS, covered
+from weft.notation.tokens import SPELLINGS, covered
 
 LETTERS = {
     Kind.SEND_ACTIVATION: "P",
@@ -35,7 +35,7 @@ class Mark(NamedTuple):
     def letter(self) -> str:
         """Of a part of a layer its initial, in lower case on the way back."""
         if self.part is None:
-            return LETTERS.get(self.kind) or FORMS[self.kind][1] or "?"
+            return LETTERS.get(self.kind) or SPELLINGS[self.kind][1] or "?"
         initial = self.part.name[0]
         return initial if self.kind in (Kind.F, Kind.R) else initial.lower()
 

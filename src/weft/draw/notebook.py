@@ -3,8 +3,8 @@
     timeline                                    # the picture
     weft.show(timeline, view=View(only=(0,)))   # another one
 
-`import weft` tells a notebook that it runs in; `%load_ext weft` tells any IPython. A Timeline
-itself knows nothing of pictures.
+`import weft` registers it with the notebook that it runs in, `%load_ext weft` with any IPython. A
+Timeline itself knows nothing of pictures.
 """
 
 from __future__ import annotations

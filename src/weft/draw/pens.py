@@ -149,8 +149,8 @@ class HalfColumns(_Coloured):
         left, right = self._mixed(slots[:middle]), self._mixed(slots[middle:])
         if left is None:
             return Text(self.idle, DIM) if right is None else Text("▐", Style(color=_rich(right)))
-        behind = None if right is None else _rich(right)
-        return Text("▌", Style(color=_rich(left), bgcolor=behind))
+        background = None if right is None else _rich(right)
+        return Text("▌", Style(color=_rich(left), bgcolor=background))
 
     def _mixed(self, slots: list[int]) -> Colour | None:
         """The mean of what fills half of it at least."""

@@ -4,7 +4,7 @@
                wire 0>1 activation   send:F0 ...    a slice for each slot
                memory: activations   ▁▂▃▂▁          a counter for each category of memory
 
-Arrows lead from what computes a value to what reads it on another device, wires or not. A second
+Arrows go from what computes a value to what reads it on another device, wires or not. A second
 of the timeline is a second of the trace, so that unit costs read as seconds.
 """
 
@@ -23,7 +23,7 @@ from weft.ir.earliest import Seconds
 from weft.ir.lanes import Lane
 from weft.ir.program import Program
 from weft.ir.values import Value
-from weft.notation.tokens import FORMS, written
+from weft.notation.tokens import SPELLINGS, written
 from weft.timeline import Timeline
 from weft.timeline.memory import Curve
 
@@ -83,9 +83,9 @@ def _track(lane: Lane) -> str:
 
 
 def _slices(timeline: Timeline) -> Iterator[Event]:
-    """A slice for each slot; a pair is one slice that tells of two actions."""
+    """A slice for each slot; a pair is one slice that describes two actions."""
     program = timeline.program
-    marks_of, told_of, places = marker(program), _teller(timeline), _places(program)
+    marks_of, arguments_of, places = marker(program), _teller(timeline), _places(program)
     first = program.first_of_slot
     start, end = _moments(timeline, timeline.start[first]), _moments(timeline, timeline.end[first])
     columns = (first, program.lane_of[first], start, np.round(end - start, DIGITS))
@@ -98,7 +98,7 @@ def _slices(timeline: Timeline) -> Iterator[Event]:
             "ts": moment,
             "dur": length,
             "name": "|".join(map(_label, marks)),
-            "args": told_of(range(row, row + len(marks))),
+            "args": arguments_of(range(row, row + len(marks))),
         }
 
 
@@ -109,15 +109,15 @@ def _teller(timeline: Timeline) -> Callable[[range], Event]:
     fields = {name: getattr(actions, name).tolist() for name in FIELDS}
     waits = _waits(timeline, words)
 
-    def told_of(rows: range) -> Event:
-        told: Event = {"token": "|".join(words[row] for row in rows)}
+    def arguments_of(rows: range) -> Event:
+        arguments: Event = {"token": "|".join(words[row] for row in rows)}
         for name, column in fields.items():
             values = [column[row] for row in rows if column[row] >= 0]
             if values:
-                told[name] = values if len(values) > 1 else values[0]
-        return told | waits.get(rows.start, {})
+                arguments[name] = values if len(values) > 1 else values[0]
+        return arguments | waits.get(rows.start, {})
 
-    return told_of
+    return arguments_of
 
 
 def _waits(timeline: Timeline, words: list[str]) -> dict[int, Event]:
@@ -133,8 +133,8 @@ def _waits(timeline: Timeline, words: list[str]) -> dict[int, Event]:
 
 
 def _label(mark: Mark) -> str:
-    """What a picture calls it, behind what is done where that is no computation: send:F0."""
-    prefix, letter = FORMS[mark.kind]
+    """What a picture calls it, after what is done where that is no computation: send:F0."""
+    prefix, letter = SPELLINGS[mark.kind]
     if not prefix:
         return mark.label
     primes = "'" * mark.place
@@ -153,7 +153,7 @@ def _arrows(timeline: Timeline) -> Iterator[Event]:
 
 
 def _messages(program: Program) -> Iterator[tuple[int, int, int]]:
-    """Value, producer and reader of all that goes from device to device, behind its wires."""
+    """Value, producer and reader of all that goes from device to device, by way of its wires."""
     dependencies = program.dependencies
     producer = program.origin[dependencies.producer]
     travels = np.isin(dependencies.value, (Value.ACTIVATION, Value.GRADIENT))

@@ -48,7 +48,7 @@ def _begins(timeline: Timeline, device: int, kinds: tuple[Kind, ...]) -> list[fl
 
 
 def _excerpt(begins: list[float], end: float) -> Window:
-    """From the first of those in the middle to what begins behind the last of them."""
+    """From the first of those in the middle to what begins after the last of them."""
     first = max(0, (len(begins) - EXCERPT) // 2)
     last = first + EXCERPT
     return Window(begins[first], begins[last] if last < len(begins) else end)

@@ -1,4 +1,4 @@
-"""Units of a timeline: in what to tell its times and what its devices hold.
+"""Units of a timeline: for its times and for what its devices hold.
 
 Unit costs are numbers without a unit: a share of a device, not a second. Times are seconds where
 they were measured, or where the cost says how it knows them.
@@ -20,12 +20,12 @@ def is_physical(timeline: Timeline) -> bool:
 
 
 def time_unit(timeline: Timeline) -> Unit:
-    """The unit in which to tell the times of a timeline."""
+    """The unit of a timeline's times."""
     return fitting(timeline.makespan, SECONDS) if is_physical(timeline) else NONE
 
 
 def memory_unit(timeline: Timeline) -> Unit:
-    """The unit in which to tell what devices hold."""
+    """The unit of what devices hold."""
     if not is_physical(timeline):
         return NONE
     return fitting(max(timeline.memory.peaks), BYTES)

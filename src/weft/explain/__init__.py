@@ -8,7 +8,7 @@
     costs      what shorter actions, even stages and instant wires would bring
     stages     what shorter work at a single stage would bring
 
-All of it is data; `words` tells it to people, `record` to programs. Every figure is a timeline's.
+All of it is data; `in_words` is for people, `record` for programs. Every figure is a timeline's.
 """
 
 from weft.explain.costs import Change, changes
@@ -27,7 +27,7 @@ from weft.explain.record import record
 from weft.explain.relief import OFFLOADED, Relief, is_fitting, reliefs, relieved
 from weft.explain.section import Section
 from weft.explain.stages import Help, helps
-from weft.explain.words import told
+from weft.explain.words import in_words
 
 __all__ = [
     "OFFLOADED",
@@ -45,11 +45,11 @@ __all__ = [
     "eased",
     "explain",
     "helps",
+    "in_words",
     "is_fitting",
     "larger",
     "record",
     "reliefs",
     "relieved",
-    "told",
     "tried",
 ]

@@ -20,14 +20,14 @@ def advice(explanation: Explanation) -> Section:
     """What would help, each with the time and the memory that it comes to."""
     timeline = explanation.timeline
     now = timeline.makespan, max(timeline.memory.peaks)
-    own = [_behind(max(staleness(timeline.program))), _too_much(is_fitting(timeline))]
+    own = [_age(max(staleness(timeline.program))), _too_much(is_fitting(timeline))]
     rows = [("as it is", *_figures(timeline, *now), _listed(own))]
     respects: dict[Option, list[str]] = {}
     for respect, option in explanation.better.items():
         respects.setdefault(option, []).append(respect)
     for option, best_at in respects.items():
         figures = _figures(timeline, option.seconds, option.memory)
-        words = _listed([*best_at, _behind(option.staleness)])
+        words = _listed([*best_at, _age(option.staleness)])
         rows.append((f"{option.title}, {_stages(option)}", *figures, words))
     again = explanation.leaner
     if again is not None and all(again.title != option.title for option in respects):
@@ -102,7 +102,7 @@ def _with_more_microbatches(timeline: Timeline, larger: Option) -> str:
     words = (
         f"With {larger.microbatches} microbatches instead of {timeline.program.microbatches},"
         f" each takes {time.number(larger.seconds / larger.microbatches)} instead of {each}:"
-        f" the idle share is then {percent(larger.bubble)}"
+        f" the idle fraction is then {percent(larger.bubble)}"
     )
     if larger.memory > now * (1 + SAME):
         words += f", and a device holds {memory.number(larger.memory)} instead of"
@@ -118,7 +118,7 @@ def _listed(words: list[str]) -> str:
     return ", ".join(filter(None, words))
 
 
-def _behind(updates: int) -> str:
+def _age(updates: int) -> str:
     """How old weights in use may be, where they are not always the newest."""
     return f"weights up to {updates} update{'s' if updates > 1 else ''} old" if updates else ""
 

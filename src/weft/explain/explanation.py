@@ -18,7 +18,7 @@ from weft.timeline import Cause, Timeline
 class Explanation:
     """Where time and memory go, and what would help.
 
-    settled  what a run without flushes settles into
+    settled  what an asynchronous run settles into
     causes   idle seconds of all devices by cause, the largest first
     tried    how many other schedules, variants and ways to make them fit were simulated
     better   the best of them, by what they are best at

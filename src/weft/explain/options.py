@@ -34,7 +34,7 @@ class Option(NamedTuple):
     relief       what makes it fit, where it does not by itself
     memory       the most that a device holds
     is_fitting   whether a device has as much; None where that has no limit
-    staleness    the most updates that weights in use lag behind
+    staleness    the most updates missing in the weights that are used
     is_stashing  whether a backward uses the weights of its forward
     """
 
@@ -58,7 +58,7 @@ class Option(NamedTuple):
 
 
 def candidates(schedule: Schedule, shape: Shape) -> list[Candidate]:
-    """All that computes the same: every schedule that flushes, or every one that does not."""
+    """All that computes the same: every synchronous schedule, or every asynchronous one."""
     found = []
     for other in REGISTRY:
         if other.is_asynchronous == schedule.is_asynchronous:

@@ -20,7 +20,7 @@ from weft.timeline import Cause, Idle, Timeline
 
 Item = TypeVar("Item")
 
-TOLD = 3  # names at the start of a leg, and stretches of a device
+SHOWN = 3  # names at the start of a leg, and stretches of a device
 MOST_LEGS = 8
 MOST_DEVICES = 16
 SHARES = (
@@ -29,7 +29,7 @@ SHARES = (
 )
 
 
-def told(explanation: Explanation) -> Iterator[Section]:
+def in_words(explanation: Explanation) -> Iterator[Section]:
     """The sections, in the order in which one asks."""
     yield _time(explanation)
     if explanation.causes:
@@ -69,7 +69,7 @@ def _time(explanation: Explanation) -> Section:
         (cause.value, unit.number(seconds), percent(seconds / idle), cause.meaning)
         for cause, seconds in explanation.causes.items()
     )
-    return Section((*lines, ""), ("idle", *_in("time", unit), "share", "because"), rows)
+    return Section((*lines, ""), ("idle", *_in("time", unit), "fraction", "because"), rows)
 
 
 def _biggest(causes: dict[Cause, float], unit: Unit) -> str:
@@ -118,13 +118,13 @@ def _left_out(everything: Sequence[object], shown: Sequence[object]) -> str:
 
 
 def _why(timeline: Timeline, account: Account, unit: Unit) -> str:
-    """The longest stretches; equal ones behind each other in one phrase."""
+    """The longest stretches; equal ones one after another in one phrase."""
     phrases = []
-    for stretch in account.stretches[:TOLD]:
+    for stretch in account.stretches[:SHOWN]:
         phrases.append(f"{unit.number(stretch.seconds)} {_because(timeline, stretch)}")
     grouped = [(phrase, len(list(same))) for phrase, same in groupby(phrases)]
     words = [phrase if count == 1 else f"{count} x {phrase}" for phrase, count in grouped]
-    rest = account.stretches[TOLD:]
+    rest = account.stretches[SHOWN:]
     if rest:
         seconds = sum(stretch.seconds for stretch in rest)
         words.append(f"{unit.number(seconds)} in {len(rest)} more")
@@ -170,13 +170,13 @@ def _path(explanation: Explanation) -> Section:
 def _leg(timeline: Timeline, leg: Leg) -> tuple[str, str]:
     """What is done, and where."""
     if leg.is_passed_on:
-        devices = [str(device) for device in _ends(leg.devices, 2 * TOLD)]
+        devices = [str(device) for device in _ends(leg.devices, 2 * SHOWN)]
         if len(devices) < len(leg.devices):
             devices.insert(len(devices) // 2, "...")
         return name(timeline, leg.actions[0]), f"device {' > '.join(devices)}"
     names = [name(timeline, action) for action in leg.actions]
-    if len(names) > 2 * TOLD:
-        names = [*names[:TOLD], "...", *names[-TOLD:]]
+    if len(names) > 2 * SHOWN:
+        names = [*names[:SHOWN], "...", *names[-SHOWN:]]
     return " ".join(names), f"device {leg.devices[0]}"
 
 

@@ -26,7 +26,8 @@ class Action(NamedTuple):
     span     covers microbatches microbatch ... microbatch + span - 1
     version  the weights it uses; an update reads `version` and writes `version + 1`
     pipe     which copy of the pipeline; follows from the microbatch where there is one
-    edge     index into the graph's edges, for sends and receives
+    edge     index into the graph's edges, for sends and receives; of a sum or update that concerns
+             only the stage's end of a tied weight, index into the program's ties
     segment  position of a part of a layer in forward order, after the experts pass
     """
 

@@ -17,7 +17,7 @@ from weft.ir.actions import Index
 
 Seconds = NDArray[np.float64]
 
-# From so many lanes on, one vector step over all of them beats lane by lane
+# From this many lanes on, one vector step over all of them beats lane by lane
 # (benchmarks/simulator).
 WIDE = 12
 MOST_COLUMNS = 8
@@ -66,7 +66,7 @@ class Wait(NamedTuple):
 
 
 def earliest(precedence: Precedence, duration: Seconds) -> Seconds:
-    """The start of every slot; infinity where a slot waits for ever."""
+    """The start of every slot; infinity where a slot waits indefinitely."""
     rows, rank = _waits(precedence)
     columns = int(rank.max(initial=-1)) + 1
     lanes = int((np.diff(precedence.bounds) > 0).sum())
@@ -160,7 +160,7 @@ def all_lanes_at_once(bounds: Index, columns: list[Wait], duration: Seconds) -> 
     filled = np.diff(bounds) > 0
     position, stop = bounds[:-1][filled], bounds[1:][filled]
     clock = np.zeros(len(position))
-    steps = 0  # no lane can end before so many more
+    steps = 0  # no lane can end before this many more
     while len(position):
         begin = clock
         for column in columns:

@@ -57,7 +57,7 @@ class Graph:
             is_cut_off = others and all(not self.stages[s].is_learning for s in others)
             if self.stages[stage].is_learning and is_cut_off:
                 raise InputError(
-                    f"stage {stage} gets no gradient: every stage behind it has backward=none."
+                    f"stage {stage} gets no gradient: every stage after it has backward=none."
                     f" Give it backward=none too, or one of them backward=input"
                 )
 

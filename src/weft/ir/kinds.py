@@ -19,7 +19,7 @@ class Kind(IntEnum):
     RECV_GRADIENT = 8
     OFFLOAD = 9  # saved state, device -> host
     ONLOAD = 10  # saved state, host -> device
-    REDUCE = 11  # sum of gradients over replicas
+    REDUCE = 11  # sum of gradients over copies of a stage, or over the ends of a tied weight
     UPDATE = 12  # optimizer step: version v -> v + 1
     FREE = 13  # a weight version is dropped
 
@@ -30,10 +30,6 @@ class Kind(IntEnum):
     @property
     def is_wire(self) -> bool:
         return Kind.SEND_ACTIVATION <= self <= Kind.RECV_GRADIENT
-
-    @property
-    def is_send(self) -> bool:
-        return self in (Kind.SEND_ACTIVATION, Kind.SEND_GRADIENT)
 
     @property
     def has_microbatch(self) -> bool:

@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import numpy as np
+
+from weft.ir.actions import Actions, Index
 from weft.ir.kinds import Direction, Stream
 
 
@@ -39,3 +42,11 @@ class Period:
     microbatches: int
     versions: int = 1
     repeats: int = 1
+
+    def shifted(self, actions: Actions, turn: Index) -> Actions:
+        """Each action as it is that many turns later."""
+        microbatch, version = actions.microbatch, actions.version
+        return actions.replace(
+            microbatch=np.where(microbatch >= 0, microbatch + turn * self.microbatches, microbatch),
+            version=np.where(version >= 0, version + turn * self.versions, version),
+        )

@@ -5,7 +5,6 @@ A program is lanes of actions. Nothing in it says when; idleness appears only in
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -15,13 +14,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft.errors import InputError
-from weft.ir.actions import COLUMNS, Action, Actions, Column, Index, Pair
+from weft.ir.actions import Action, Actions, Column, Index, Pair
+from weft.ir.checks import refuse_malformed
+from weft.ir.digest import digest_of
 from weft.ir.earliest import Precedence, Seconds
 from weft.ir.graph import Graph
 from weft.ir.kinds import EDGE_END, Kind, Stream
 from weft.ir.lanes import Lane, Period
 from weft.ir.placement import Placement
 from weft.ir.values import Dependencies, Value, resolve
+from weft.ir.weights import Sharing, StageGroups
 
 Content: TypeAlias = Actions | Iterable[Action | Pair]
 
@@ -33,6 +35,8 @@ class Program:
     `microbatches` counts one step; `pipe_of[microbatch mod step]` is the pipe of a microbatch.
     `is_stashing` is False where a method lets backward use newer weights than forward did.
     `parts` of its microbatches make one of ordinary size, where a method cuts them up.
+    `ties` are stages that share a weight, in model order: the first is its home. `norms` are
+    stages whose updates wait for one norm of their gradients.
     """
 
     name: str
@@ -46,6 +50,8 @@ class Program:
     period: Period | None = None
     is_stashing: bool = True
     parts: int = 1
+    ties: StageGroups = ()
+    norms: StageGroups = ()
 
     @classmethod
     def build(
@@ -60,6 +66,8 @@ class Program:
         period: Period | None = None,
         is_stashing: bool = True,
         parts: int = 1,
+        ties: Iterable[Iterable[int]] = (),
+        norms: Iterable[Iterable[int]] = (),
     ) -> Program:
         """A program from lanes: a mapping, or one compute lane for each device in order."""
         if not isinstance(lanes, Mapping):
@@ -81,43 +89,12 @@ class Program:
             period=period,
             is_stashing=is_stashing,
             parts=parts,
+            ties=tuple(map(tuple, ties)),
+            norms=tuple(map(tuple, norms)),
         )
 
     def __post_init__(self) -> None:
-        if len(self.graph) != self.placement.stages:
-            raise InputError(
-                f"{self.name}: the graph has {len(self.graph)} stages, the placement places"
-                f" {self.placement.stages}"
-            )
-        if self.microbatches < 1 or len(self.pipe_of) != self.microbatches:
-            raise InputError(f"{self.name}: every one of the microbatches belongs to a pipe")
-        if self.parts < 1 or self.microbatches % self.parts:
-            raise InputError(f"{self.name}: {self.parts} parts do not make whole microbatches")
-        if set(self.pipe_of) - set(range(len(self.placement.pipes))):
-            raise InputError(f"{self.name}: a microbatch names a pipe that the placement lacks")
-        if not self.lanes:
-            raise InputError(
-                f"{self.name}: no lanes, so no device does anything. List the actions of each"
-                " device in a lane"
-            )
-        if len(set(self.lanes)) != len(self.lanes):
-            raise InputError(f"{self.name}: a lane is listed twice")
-        ends = {lane.device for lane in self.lanes}
-        ends |= {end for lane in self.lanes if lane.channel for end in lane.channel[:2]}
-        if ends - set(range(self.devices)):
-            raise InputError(f"{self.name}: a lane names a device that holds no stage")
-        if self.period is not None:
-            self._check_period(self.period)
-
-    def _check_period(self, period: Period) -> None:
-        cuts = np.array([period.prologue, np.add(period.prologue, period.body)])
-        if cuts.shape != (2, len(self.lanes)) or (cuts > np.diff(self.bounds)).any():
-            raise InputError(f"{self.name}: a period gives every lane a prologue and a body in it")
-        behind = np.minimum(self.bounds[:-1] + cuts, len(self) - 1)
-        if len(self) and (self.actions.joined[behind] & (cuts < np.diff(self.bounds))).any():
-            raise InputError(f"{self.name}: a period cuts no pair")
-        if min(period.repeats, period.microbatches, *cuts.flat) < 0:
-            raise InputError(f"{self.name}: a period counts from 0")
+        refuse_malformed(self)
 
     # what is where
 
@@ -128,6 +105,11 @@ class Program:
     @property
     def stages(self) -> int:
         return len(self.graph)
+
+    @property
+    def sharing(self) -> Sharing:
+        """What several stages share."""
+        return Sharing(self.ties, self.norms)
 
     def __len__(self) -> int:
         return len(self.actions)
@@ -188,6 +170,7 @@ class Program:
             microbatches=self.microbatches * self.steps,
             step=self.microbatches,
             pipe_of=self.pipe_of,
+            sharing=self.sharing,
         )
 
     def precedence(self, delay: Seconds) -> Precedence:
@@ -237,6 +220,12 @@ class Program:
 
     def with_lanes(self, lanes: Mapping[Lane, Content], **changes: object) -> Program:
         """The same program with other lanes."""
+        kept = {
+            "period": self.period,
+            "is_stashing": self.is_stashing,
+            "ties": self.ties,
+            "norms": self.norms,
+        }
         return Program.build(
             self.name,
             self.placement,
@@ -245,7 +234,7 @@ class Program:
             graph=self.graph,
             pipe_of=self.pipe_of,
             parts=self.parts,
-            **({"period": self.period, "is_stashing": self.is_stashing} | changes),  # type: ignore[arg-type]
+            **(kept | changes),  # type: ignore[arg-type]
         )
 
     @property
@@ -275,7 +264,7 @@ class Program:
             turns = np.repeat(np.arange(repeats), len(body))
             shown = np.concatenate([prologue, np.tile(body, repeats), epilogue])
             turn = np.concatenate([0 * prologue, turns, 0 * epilogue + repeats - 1])
-            lanes[lane] = _shifted(actions.take(shown), period, turn)
+            lanes[lane] = period.shifted(actions.take(shown), turn)
         return self.with_lanes(lanes, period=None)
 
     def renamed(self, name: str) -> Program:
@@ -286,30 +275,7 @@ class Program:
     @cached_property
     def digest(self) -> str:
         """What ranks compare before they run: equal programs have equal digests."""
-        parts = (
-            [(stage.name, float(stage.cost), stage.backward, stage.is_whole_batch)
-             for stage in self.graph.stages],
-            self.microbatches,
-            [(lane.stream, lane.channel and lane.channel.direction) for lane in self.lanes],
-            self.is_stashing,
-            self.parts,
-        )  # fmt: skip
-        digest = hashlib.sha256(repr(parts).encode())
-        period = self.period or Period((), (), 0)
-        numbers = (
-            self.graph.edges,
-            self.placement.pipes,
-            self.pipe_of,
-            [(lane.device, *(lane.channel or (-1, -1))[:2]) for lane in self.lanes],
-            [period.prologue, period.body],
-            [period.microbatches, period.versions, period.repeats],
-            self.bounds,
-        )
-        for array in (np.array(part, np.int64) for part in numbers):
-            digest.update(repr(array.shape).encode() + array.tobytes())
-        for array in (getattr(self.actions, name) for name in COLUMNS):
-            digest.update(array.tobytes())
-        return digest.hexdigest()
+        return digest_of(self)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Program) and self.digest == other.digest
@@ -325,12 +291,3 @@ def _with_pipes(actions: Actions, pipes: Column) -> Actions:
         return actions
     own = pipes[actions.microbatch % len(pipes)]
     return actions.replace(pipe=np.where(follows, own, actions.pipe))
-
-
-def _shifted(actions: Actions, period: Period, turn: Index) -> Actions:
-    """Each action as so many turns later."""
-    microbatch, version = actions.microbatch, actions.version
-    return actions.replace(
-        microbatch=np.where(microbatch >= 0, microbatch + turn * period.microbatches, microbatch),
-        version=np.where(version >= 0, version + turn * period.versions, version),
-    )

@@ -11,8 +11,14 @@
     OFFLOAD           saved state (F)                                    host copy
     ONLOAD            host copy                                          saved state
     REDUCE            weight gradients of its version, of every pipe     summed gradient
-    UPDATE            weight gradients or their sum, the version before  the next version
+    UPDATE            weight gradients or their sum, the version before,
+                      the norm of its group                              the next version
     FREE              every use of its version                           -
+
+    of a tied weight
+    REDUCE~j          weight gradients of all its ends, each summed over the pipes
+    UPDATE~j          REDUCE~j, its version before, the norm of its home's group
+    F, R, B, I, W     also UPDATE~j at their stage, of the version that the home's F uses
 
 With a receive on an edge, its reader reads the receive; without, the producer itself. An action
 that spans several microbatches reads, of each neighbour, whatever covers them. Segments of a
@@ -24,66 +30,17 @@ Verifier, simulator, lowering, memory, arrows and runtime all ask here.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from enum import IntEnum
-from functools import cached_property
-from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from weft.ir.actions import Actions, Index
+from weft.ir.actions import Actions
+from weft.ir.dependencies import Dependencies, Found, Missing, Value, without_repeats
 from weft.ir.graph import Backward, Graph
 from weft.ir.kinds import Kind
 from weft.ir.tables import Groups, Tables
+from weft.ir.weights import Sharing, Weights
 
-
-class Value(IntEnum):
-    """What passes from a producer to a consumer."""
-
-    ACTIVATION = 0
-    GRADIENT = 1
-    SAVED = 2
-    DEFERRED = 3  # what I leaves for W
-    MESSAGE = 4
-    HOST_COPY = 5
-    WEIGHT_GRADIENT = 6
-    WEIGHTS = 7
-    SEGMENT = 8  # from one segment of a stage to the next
-
-
-class Missing(NamedTuple):
-    """Values that are read and that nothing computes: `consumer` wants it of `stage`."""
-
-    consumer: Index
-    value: NDArray[np.int8]
-    stage: Index
-    microbatch: Index
-
-
-@dataclass(frozen=True)
-class Dependencies:
-    """Consumer i reads value i from producer i; `edge` is set where it crosses stages."""
-
-    consumer: Index
-    producer: Index
-    value: NDArray[np.int8]
-    edge: Index
-    missing: Missing
-
-    def __len__(self) -> int:
-        return len(self.consumer)
-
-    @cached_property
-    def _by_consumer(self) -> tuple[Index, Index]:
-        order = np.argsort(self.consumer, kind="stable")
-        return order, self.consumer[order]
-
-    def read_by(self, action: int) -> list[tuple[int, Value]]:
-        """Producers and values that this action reads."""
-        order, keys = self._by_consumer
-        rows = order[np.searchsorted(keys, action) : np.searchsorted(keys, action, "right")]
-        return [(int(self.producer[row]), Value(int(self.value[row]))) for row in rows]
+__all__ = ["Dependencies", "Missing", "Sharing", "Value", "resolve"]
 
 
 def resolve(
@@ -93,10 +50,11 @@ def resolve(
     microbatches: int,
     step: int,
     pipe_of: Sequence[int],
+    sharing: Sharing,
 ) -> Dependencies:
     """Every (consumer, producer) of these actions, by the table above."""
     tables = Tables(actions, stages=len(graph), edges=len(graph.edges), microbatches=microbatches)
-    found = _Found()
+    found = Found()
     _across_stages(graph, tables, found)
     _within_stages(graph, tables, found)
     if tables.has_wires:
@@ -104,64 +62,14 @@ def resolve(
     if tables.has_segments:
         _between_segments(actions, found)
     if tables.has_updates:
-        _through_weights(actions, found, step=step, pipe_of=np.asarray(pipe_of))
+        pipes = max(*pipe_of, int(actions.pipe.max(initial=0))) + 1
+        weights = Weights(graph, tables, step=step, pipes=pipes, sharing=sharing)
+        weights.resolve(found)
     dependencies = found.dependencies()
-    return dependencies if (actions.span == 1).all() else _without_repeats(dependencies)
+    return dependencies if (actions.span == 1).all() else without_repeats(dependencies)
 
 
-def _without_repeats(dependencies: Dependencies) -> Dependencies:
-    """An action that spans several microbatches reads each of its producers once."""
-    value = dependencies.value.astype(np.int64)
-    columns = (dependencies.consumer, dependencies.producer, value, dependencies.edge)
-    _, kept = np.unique(np.stack(columns), axis=1, return_index=True)
-    consumer, producer, value, edge = (column[np.sort(kept)] for column in columns)
-    return Dependencies(
-        consumer, producer, value.astype(np.int8), edge, missing=dependencies.missing
-    )
-
-
-class _Found:
-    """Collects dependencies, column by column."""
-
-    def __init__(self) -> None:
-        self._rows: list[tuple[Index, Index, NDArray[np.int8], Index]] = []
-        self._missing: list[Missing] = []
-
-    def grid(
-        self, value: Value, consumers: Index, producers: Index, stages: Index, edges: Index
-    ) -> None:
-        """Cell by cell: a present consumer reads the producer in the same cell."""
-        row, microbatch = np.nonzero(consumers >= 0)
-        consumer, producer = consumers[row, microbatch], producers[row, microbatch]
-        lost = producer < 0
-        if lost.any():
-            kinds = np.full(int(lost.sum()), value, np.int8)
-            self._missing.append(
-                Missing(consumer[lost], kinds, stages[row[lost]], microbatch[lost])
-            )
-        kept = ~lost
-        self.add(value, consumer[kept], producer[kept], edges[row[kept]])
-
-    def add(self, value: Value, consumer: Index, producer: Index, edge: Index | int = -1) -> None:
-        values = np.full(len(consumer), value, np.int8)
-        edges = np.broadcast_to(np.asarray(edge, np.int64), consumer.shape)
-        self._rows.append((consumer, producer, values, edges))
-
-    def dependencies(self) -> Dependencies:
-        none = np.empty(0, np.int64)
-        rows = [*self._rows, (none, none, none.astype(np.int8), none)]
-        lost = [*self._missing, Missing(none, none.astype(np.int8), none, none)]
-        consumer, producer, value, edge = (np.concatenate(c) for c in zip(*rows, strict=True))
-        return Dependencies(
-            consumer=consumer,
-            producer=producer,
-            value=value.astype(np.int8),
-            edge=edge,
-            missing=Missing(*(np.concatenate(c) for c in zip(*lost, strict=True))),
-        )
-
-
-def _across_stages(graph: Graph, tables: Tables, found: _Found) -> None:
+def _across_stages(graph: Graph, tables: Tables, found: Found) -> None:
     """Activations along the edges, gradients against them."""
     if not graph.edges:
         return
@@ -171,14 +79,20 @@ def _across_stages(graph: Graph, tables: Tables, found: _Found) -> None:
     produced = np.where(arrived >= 0, arrived, tables.out_of(Kind.F)[source])
     found.grid(Value.ACTIVATION, tables.into(Kind.F)[destination], produced, source, every)
 
-    flows = np.array([graph.stages[s].backward is not Backward.NONE for s in destination])
+    is_returned = np.array([graph.stages[s].backward is not Backward.NONE for s in destination])
     arrived = tables.out_of(Kind.RECV_GRADIENT)
     produced = np.where(arrived >= 0, arrived, tables.out_of(Kind.B, Kind.I)[destination])
     consumers = tables.into(Kind.B, Kind.I)[source]
-    found.grid(Value.GRADIENT, consumers[flows], produced[flows], destination[flows], every[flows])
+    found.grid(
+        Value.GRADIENT,
+        consumers[is_returned],
+        produced[is_returned],
+        destination[is_returned],
+        every[is_returned],
+    )
 
 
-def _within_stages(graph: Graph, tables: Tables, found: _Found) -> None:
+def _within_stages(graph: Graph, tables: Tables, found: Found) -> None:
     """Saved state from F (through the host, or made again by R) to B or I; from I to W."""
     stages = np.arange(len(graph))
     nowhere = np.full(len(graph), -1)
@@ -199,7 +113,7 @@ def _within_stages(graph: Graph, tables: Tables, found: _Found) -> None:
         found.grid(Value.DEFERRED, whole, tables.out_of(Kind.B, Kind.I), stages, nowhere)
 
 
-def _along_wires(graph: Graph, tables: Tables, found: _Found) -> None:
+def _along_wires(graph: Graph, tables: Tables, found: Found) -> None:
     """Producer -> send -> receive; who reads a receive is said in `_across_stages`."""
     if not graph.edges:
         return
@@ -226,7 +140,7 @@ def _along_wires(graph: Graph, tables: Tables, found: _Found) -> None:
         found.grid(Value.MESSAGE, tables.out_of(receive), sends, stages, every)
 
 
-def _between_segments(actions: Actions, found: _Found) -> None:
+def _between_segments(actions: Actions, found: Found) -> None:
     """Segment i of F and R reads i - 1, of B and I reads i + 1; of W its own I."""
     rows = np.flatnonzero(actions.segment >= 0)
     keys = (actions.segment, actions.microbatch, actions.stage, actions.kind)
@@ -243,37 +157,3 @@ def _between_segments(actions: Actions, found: _Found) -> None:
     cell += actions.segment
     own = Groups(inputs, cell[inputs]).join(weights, cell[weights])
     found.add(Value.DEFERRED, *own)
-
-
-def _through_weights(
-    actions: Actions, found: _Found, *, step: int, pipe_of: NDArray[np.int64]
-) -> None:
-    """Gradients of step t enter update t; what uses version v waits for update v - 1."""
-    rows = np.arange(len(actions))
-    is_use = actions.kind <= Kind.R
-    updates, reduces, frees = (
-        rows[actions.kind == kind] for kind in (Kind.UPDATE, Kind.REDUCE, Kind.FREE)
-    )
-    pipes = int(pipe_of.max()) + 1
-    versions = np.maximum(actions.version, 0)
-    holder = actions.stage.astype(np.int64) * pipes + actions.pipe
-    span = int(versions.max(initial=0)) + int(actions.microbatch.max(initial=0)) // step + 2
-    by_version, by_step = holder * span + versions, actions.microbatch // step
-
-    writers = Groups(updates, by_version[updates] + 1)
-    readers = np.concatenate([rows[is_use & (actions.version > 0)], updates])
-    found.add(Value.WEIGHTS, *writers.join(readers, by_version[readers]))
-
-    ends = rows[np.isin(actions.kind, (Kind.B, Kind.W))]
-    of_pipe = Groups(ends, holder[ends] * span + by_step[ends])
-    of_stage = Groups(ends, actions.stage[ends].astype(np.int64) * span + by_step[ends])
-    sums = Groups(reduces, by_version[reduces])
-    summed = sums.join(updates, by_version[updates])
-    found.add(Value.WEIGHT_GRADIENT, *summed)
-    alone = np.setdiff1d(updates, summed[0])
-    found.add(Value.WEIGHT_GRADIENT, *of_pipe.join(alone, by_version[alone]))
-    key = actions.stage[reduces].astype(np.int64) * span + versions[reduces]
-    found.add(Value.WEIGHT_GRADIENT, *of_stage.join(reduces, key))
-
-    users = rows[is_use]
-    found.add(Value.WEIGHTS, *Groups(users, by_version[users]).join(frees, by_version[frees]))

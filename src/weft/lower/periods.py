@@ -1,13 +1,16 @@
-"""Periods: how a lowered program repeats, from how the program it came from does."""
+"""Periods: how a lowered program repeats, and what of it a run of some steps has."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
+from numpy.typing import NDArray
 
-from weft.ir.actions import Index
-from weft.ir.lanes import Period
+from weft.ir.actions import Actions, Index
+from weft.ir.kinds import Kind
+from weft.ir.lanes import Lane, Period
 from weft.ir.program import Program
 
 
@@ -24,3 +27,35 @@ def period_of(program: Program, *, source: Index, lane: Index, lanes: int) -> Pe
         tuple(np.bincount(lane[part], minlength=lanes).tolist()) for part in (is_prologue, is_body)
     )
     return replace(program.period, prologue=prologue, body=body)
+
+
+def taking(program: Program, is_kept: NDArray[np.bool_], lanes: Sequence[int]) -> Program:
+    """The lanes of these indices with the actions that are kept; pairs stay as they are."""
+    rows = [np.flatnonzero(is_kept & (program.lane_of == index)) for index in lanes]
+    contents: dict[Lane, Actions] = {
+        program.lanes[index]: program.actions.take(mine)
+        for index, mine in zip(lanes, rows, strict=True)
+    }
+    place = np.repeat(np.arange(len(rows)), [*map(len, rows)])
+    source = np.concatenate([np.empty(0, np.int64), *rows])
+    period = period_of(program, source=source, lane=place, lanes=len(rows))
+    return program.with_lanes(contents, period=period)
+
+
+def without_epilogue(program: Program, bodies: int) -> Program:
+    """Prologue and this many bodies of a program that repeats: what devices do, were it endless."""
+    assert program.period is not None
+    ends = np.add(program.period.prologue, program.period.body).tolist()
+    lanes = {
+        lane: program.lane(index)[:end]
+        for index, (lane, end) in enumerate(zip(program.lanes, ends, strict=True))
+    }
+    return program.with_lanes(lanes).unrolled(bodies)
+
+
+def step_of(program: Program) -> Index:
+    """For each action, the step of its microbatch, or that it sums or updates by."""
+    actions = program.actions
+    step = actions.microbatch // program.microbatches
+    is_of_weights = np.isin(actions.kind, (Kind.REDUCE, Kind.UPDATE))
+    return np.where(is_of_weights, actions.version, step).astype(np.int64)

@@ -2,9 +2,9 @@
 
     1f1b, device 1    F0 F1 F2 B0    F3 B1    B2    B3
     split             F0 F1 F2 I0 W0 F3 I1 W1 I2 W2 I3 W3
-    split late by 1   F0 F1 F2 I0    F3 I1 W0 I2 W1 I3 W2 W3
+    split, W 1 later  F0 F1 F2 I0    F3 I1 W0 I2 W1 I3 W2 W3
 
-Late by d on device d, 1F1B becomes ZB-H1.
+With each W later by d input gradients on device d, 1F1B becomes ZB-H1.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from weft.lower.periods import period_of
 
 
 def split(program: Program) -> Program:
-    """Each B becomes I and, right behind its slot, W; frozen weights have no W."""
+    """Each B becomes I and, right after its slot, W; frozen weights have no W."""
     return split_late(program, late=(0,) * program.devices)
 
 
@@ -38,8 +38,8 @@ def split_late(program: Program, *, late: Sequence[int]) -> Program:
     inputs = actions.replace(kind=np.where(actions.kind == Kind.B, Kind.I, actions.kind))
     weights = actions.take(whole).replace(kind=Kind.W, joined=0)
 
-    behind = program.slot_of[_later(program, whole, np.array(late))]
-    order = np.argsort(np.concatenate([program.slot_of, behind]), kind="stable")
+    after = program.slot_of[_later(program, whole, np.array(late))]
+    order = np.argsort(np.concatenate([program.slot_of, after]), kind="stable")
     source = np.concatenate([np.arange(len(program)), whole])[order]
     return _rebuilt(program, Actions.concatenate([inputs, weights]).take(order), source)
 

@@ -136,7 +136,7 @@ def _new_rows(key: Index, microbatch: Index) -> Index:
 
 
 def _period(program: Program, found: Messages) -> Period | None:
-    """Both ends of a channel repeat as the computations behind their messages do."""
+    """Both ends of a channel repeat as the computations of their messages do."""
     lanes = len(program.lanes)
     sender = lanes + 2 * np.repeat(np.arange(len(found.channels)), np.diff(found.bounds))
     return period_of(

@@ -32,7 +32,7 @@ _NAMES: dict[type[Document], str] = {
 
 
 def read_program(path: Source) -> Program:
-    """The program of a file, told by its content, then by its name: text, JSON, torch's table."""
+    """The program of a file: text, JSON or torch's table, by its content, then by its name."""
     text, source = _text(path), str(path)
     start = _first_line(text)
     if start.startswith("{"):

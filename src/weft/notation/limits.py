@@ -6,7 +6,7 @@ to say: a forward that is missing or stands in the wrong place is readable.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TypeAlias
 
 import numpy as np
@@ -18,6 +18,7 @@ from weft.ir.graph import Graph
 from weft.ir.kinds import EDGE_END, Kind
 from weft.ir.lanes import Lane
 from weft.ir.placement import Placement
+from weft.ir.weights import Sharing
 from weft.notation.tokens import written
 
 MOST = 999_999_999  # any one number
@@ -30,6 +31,7 @@ MOST_ACTIONS = 2_000_000  # an action counts once for each microbatch it covers
 MOST_ABSENT = 100_000  # forwards that a program may lack, each of which verification names
 MOST_STAGES = 65_536
 MOST_PIPES = 64
+MOST_JOINED = 8_000_000  # gradients and updates that tied weights and norms bring together
 MOST_REPEATS = 16  # of what `ir.values` joins with all that it reads
 MOST_CELLS = 4_000_000  # stages (or edges) x microbatches: the tables of `ir.values`
 MOST_SEGMENTS = 4096  # as `ir.values` packs them
@@ -122,7 +124,9 @@ def check_repeats(actions: Actions) -> None:
     stage, kind = actions.stage.astype(np.int64), actions.kind.astype(np.int64)
     is_weight = kind >= Kind.REDUCE
     is_part = (actions.segment >= 0) & np.isin(kind, (Kind.I, Kind.W))
-    weights = ((stage << 6 | actions.pipe) << 30 | np.maximum(actions.version, 0)) << 4 | kind
+    holder = (stage << 6 | actions.pipe) << 30 | (np.maximum(actions.edge, -1) + 1)
+    _, holder = np.unique(holder, return_inverse=True)  # small, so that no product overflows
+    weights = (holder << 30 | np.maximum(actions.version, 0)) << 4 | kind
     parts = ((stage << 30 | actions.microbatch) << 12 | actions.segment) << 1 | (kind == Kind.W)
     for is_such, keys in ((is_weight, weights), (is_part, parts)):
         repeats = int(is_such.sum()) - len(np.unique(keys[is_such]))
@@ -133,13 +137,41 @@ def check_repeats(actions: Actions) -> None:
             )
 
 
+def check_ties(actions: Actions, ties: Sequence[Sequence[int]]) -> None:
+    """Refuse a sum or update that names a tied weight which its stage does not have."""
+    is_of_tie = np.isin(actions.kind, (Kind.REDUCE, Kind.UPDATE)) & (actions.edge >= 0)
+    named = actions.take(np.flatnonzero(is_of_tie))
+    for row, (stage, tie) in enumerate(zip(named.stage.tolist(), named.edge.tolist(), strict=True)):
+        if tie >= len(ties) or stage not in ties[tie]:
+            raise InputError(
+                f"{written(named.take([row]), ())[0]}: stage {stage} has no end of a tied weight"
+                f" {tie}"
+            )
+
+
+def check_sharing(actions: Actions, sharing: Sharing, stages: int) -> None:
+    """Refuse tied weights and norms that join more gradients and updates than fit in memory."""
+    of_stage = np.bincount(actions.stage, minlength=stages)
+    updates = np.bincount(actions.stage[actions.kind == Kind.UPDATE], minlength=stages)
+    joined = sum(len(tie) * int(of_stage[list(tie)].sum()) for tie in sharing.ties)
+    for norm in sharing.norms:
+        wider = {stage for tie in sharing.ties if tie[0] in norm for stage in tie}
+        joined += (len(norm) + len(sharing.ties)) * int(updates[sorted({*norm, *wider})].sum())
+    if joined > MOST_JOINED:
+        raise InputError(
+            f"tied weights and norms join {joined:,} gradients and updates; Weft reads at most"
+            f" {MOST_JOINED:,}"
+        )
+
+
 def _of_names(actions: Actions, graph: Graph, placement: Placement) -> Faults:
     stages, edges, pipes = len(graph), len(graph.edges), len(placement.pipes)
     is_wire = (actions.kind >= Kind.SEND_ACTIVATION) & (actions.kind <= Kind.RECV_GRADIENT)
     yield _outside(actions.stage, stages), f"stages are 0 to {stages - 1}"
     yield _outside(actions.pipe, pipes), f"pipes are 0 to {pipes - 1}"
     yield is_wire & _outside(actions.edge, edges), f"the graph has {edges} edges"
-    yield ~is_wire & (actions.edge >= 0), "only a send or a receive names an edge"
+    has_tie = np.isin(actions.kind, (Kind.REDUCE, Kind.UPDATE))
+    yield ~is_wire & ~has_tie & (actions.edge >= 0), "only a send or a receive names an edge"
     wires = np.flatnonzero(is_wire)
     named = zip(actions.edge[wires].tolist(), actions.kind[wires].tolist(), strict=True)
     is_astray = np.zeros(len(actions), np.bool_)

@@ -10,6 +10,7 @@
     2U@0             the update of stage 2 from version 0 to 1
     reduce:2@0       the sum of the gradients for that update
     free:2@0         version 0 of stage 2 is dropped
+    2U@0~1           the update of stage 2's end of the tied weight 1 alone; likewise reduce:2@0~1
     2U@0#1           the same of pipe 1; a microbatch has its own pipe, so only these three say it
 
 Knows the words, not what a program makes of them.
@@ -30,7 +31,7 @@ from weft.notation.places import shown
 Edges: TypeAlias = Sequence[tuple[int, int]]
 Row: TypeAlias = tuple[int, int, int, int, int, int, int, int]  # the columns but for `joined`
 
-FORMS: dict[int, tuple[str, str]] = {
+SPELLINGS: dict[int, tuple[str, str]] = {
     Kind.F: ("", "F"),
     Kind.B: ("", "B"),
     Kind.I: ("", "I"),
@@ -47,16 +48,15 @@ FORMS: dict[int, tuple[str, str]] = {
     Kind.FREE: ("free:", ""),
 }
 
-_KINDS = {FORMS[kind]: kind for kind in Kind}
+_KINDS = {SPELLINGS[kind]: kind for kind in Kind}
 _LETTERS = {letter: kind for (prefix, letter), kind in _KINDS.items() if not prefix}
 _PARTS = {part.name.lower(): part for part in Part}
 _PLAIN = re.compile(r"([0-9]{1,9})([FBIWR])([0-9]{1,9})")
 _ANY = re.compile(
     r"""(?P<prefix>[a-z]+:)? (?P<stage>N) (?:-(?P<to>N))? (?P<letter>[A-Z]?)
         (?P<first>N)? (?:\.\.(?P<last>N))? (?:@(?P<version>N))?
-        (?:/(?P<layer>[0-9]{1,4})\.(?P<part>[a-z]+))? (?:\#(?P<pipe>N))?""".replace(
-        "N", "[0-9]{1,9}"
-    ),
+        (?:/(?P<layer>[0-9]{1,4})\.(?P<part>[a-z]+))? (?:~(?P<tie>N))?
+        (?:\#(?P<pipe>N))?""".replace("N", "[0-9]{1,9}"),
     re.VERBOSE,
 )
 
@@ -93,14 +93,16 @@ def uses(version: int, segment: int) -> str:
 
 def _word(row: Row, edges: Edges) -> str:
     stage, kind, microbatch, span, version, pipe, edge, segment = row
-    prefix, letter = FORMS[kind]
-    place = str(stage)
-    if 0 <= edge < len(edges):
+    prefix, letter = SPELLINGS[kind]
+    place, is_wire = str(stage), Kind.SEND_ACTIVATION <= kind <= Kind.RECV_GRADIENT
+    if is_wire and 0 <= edge < len(edges):
         source, destination = edges[edge]
         place = f"{source}-{destination}"
     word = f"{prefix}{place}{letter}{covered(microbatch, span)}"
     if version >= 0 or segment >= 0:
         word += uses(version, segment)
+    if edge >= 0 and not is_wire:
+        word += f"~{edge}"
     return f"{word}#{pipe}" if pipe and kind > Kind.ONLOAD else word
 
 
@@ -156,8 +158,10 @@ def _where(
         raise InputError(
             f"{shown(word)}: a send or receive names an edge, send:1-2F0, and nothing else does"
         )
+    if given["tie"] is not None and kind not in (Kind.REDUCE, Kind.UPDATE):
+        raise InputError(f"{shown(word)}: only a sum or an update names a tied weight, 2U@0~1")
     if not kind.is_wire:
-        return source, -1
+        return source, _number(given["tie"], -1)
     edge = edge_of.get((source, destination))
     if edge is None:
         raise InputError(f"{shown(word)}: the graph has no edge from {source} to {destination}")

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from weft.cost import Share
 from weft.errors import InputError
+from weft.ir.kinds import Kind
 from weft.ir.program import Program
+from weft.runtime.lane.ring import PER_UPDATE, Ring, window
 from weft.runtime.ranks.clock import Recording
-from weft.runtime.ranks.losses import Ledger, Losses
+from weft.runtime.ranks.losses import LossReports, RunLosses
 from weft.timeline import Timeline
 
 
@@ -27,8 +30,8 @@ class Result:
 
     norm: Tensor | None
     is_skipped: bool
-    _page: Losses = field(repr=False)
-    _ledger: Ledger = field(repr=False)
+    _known: RunLosses = field(repr=False)
+    _reported: LossReports = field(repr=False)
     _recording: Recording | None = field(repr=False)
     _program: Program = field(repr=False)
     _dtype: torch.dtype = field(repr=False)
@@ -36,7 +39,7 @@ class Result:
     @cached_property
     def losses(self) -> Tensor:
         """The weighted loss of every microbatch, on every rank; waits until they are known."""
-        return torch.tensor(self._ledger.wait(self._page), dtype=torch.float64).to(self._dtype)
+        return torch.tensor(self._reported.wait(self._known), dtype=torch.float64).to(self._dtype)
 
     @cached_property
     def loss(self) -> Tensor:
@@ -51,15 +54,62 @@ class Result:
                 "the actions of an asynchronous step are spread over several calls; the flight that"
                 " Pipeline.drain() returns has their timeline"
             )
-        start, end = self._recording.seconds()
-        return Timeline(self._program, Share().cost(self._program), start, end, is_measured=True)
+        times = {row: (start, end) for row, _, start, end in self._recording.seconds() if row >= 0}
+        return _timeline(self._program, times)
 
-    @property
-    def bad_loss(self) -> str | None:
-        """What the loss is and by which microbatches, where it is not finite."""
-        if torch.isfinite(self.loss):
-            return None
-        bad = [index for index, loss in enumerate(self.losses.tolist()) if not math.isfinite(loss)]
-        which = ", ".join(map(str, bad[:8])) + (" ..." if len(bad) > 8 else "")
-        where = f", by microbatch {which}" if bad else ""
-        return f"{float(self.loss):g}{where}"
+
+@dataclass(frozen=True, eq=False)
+class Flight:
+    """What ran between two drains: its first updates, on this process."""
+
+    updates: int
+    _ring: Ring = field(repr=False)
+    _recording: Recording = field(repr=False)
+    _since: int = field(repr=False)  # updates of the program before it
+    _recorded: int = field(repr=False)  # updates at most
+
+    @cached_property
+    def timeline(self) -> Timeline:
+        """When this process did what; `Pipeline.gathered` has all ranks."""
+        ring, updates = self._ring, min(self.updates, self._recorded)
+        program = window(ring.source, self._since, updates)
+        rows = {key: row for row, key in enumerate(_keys(program))}
+        known, times = [*_keys(ring.program)], {}
+        for row, lap, start, end in self._recording.seconds():
+            if row >= 0:
+                *rest, count = known[row]
+                is_update = rest[0] in PER_UPDATE
+                count += lap * ring.updates if is_update else lap * ring.numbers
+                count -= self._since * (1 if is_update else program.microbatches)
+                if (*rest, count) in rows:
+                    times[rows[*rest, count]] = (start, end)
+        return _timeline(program, times)
+
+
+def _keys(program: Program) -> list[tuple[int, ...]]:
+    """What an action is, and which microbatch or update it belongs to."""
+    actions = program.actions
+    is_update = np.isin(actions.kind, PER_UPDATE)
+    columns = (
+        actions.kind,
+        actions.stage,
+        actions.pipe,
+        actions.edge,
+        actions.segment,
+        np.where(is_update, actions.version, actions.microbatch),
+    )
+    return [*zip(*(column.tolist() for column in columns), strict=True)]
+
+
+def _timeline(program: Program, times: Mapping[int, tuple[float, float]]) -> Timeline:
+    """These times; a receive ends when whoever reads it has it, which starts then."""
+    start, end = np.zeros((2, len(program)))
+    for row, (begun, ended) in times.items():
+        start[row], end[row] = begun, ended
+    needs = program.dependencies
+    is_receive = np.isin(program.actions.kind, (Kind.RECV_ACTIVATION, Kind.RECV_GRADIENT))
+    for row in np.flatnonzero(is_receive[needs.producer]).tolist():
+        receive, reader = int(needs.producer[row]), int(needs.consumer[row])
+        if start[reader] and not 0 < start[receive] <= start[reader]:
+            start[receive] = end[receive] = start[reader]
+    return Timeline(program, Share().cost(program), start, end, is_measured=True)

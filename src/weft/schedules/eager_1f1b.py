@@ -1,4 +1,4 @@
-"""Eager 1F1B: twice the warm-up, so that a round trip's latency hides behind other work."""
+"""Eager 1F1B: twice the warm-up, so that a round trip's latency is hidden by other work."""
 
 from weft.cost import Share
 from weft.ir.actions import Actions

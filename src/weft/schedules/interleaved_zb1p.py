@@ -48,7 +48,7 @@ def interleaved_zb1p(shape: Shape) -> Program:
             table.forward(device),
             table.backward(device),
             warmup=_warmup(shape, device),
-            weight_lag=device,
+            weight_start=device,
         )
         for device in range(devices)
     ]

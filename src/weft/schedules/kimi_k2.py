@@ -50,7 +50,7 @@ def _lane(device: int, table: Table, shape: Shape) -> Actions:
 def _end_pairs(turns: Index, warmup: int, shape: Shape) -> tuple[Index, Index]:
     """Which forwards and which backwards share the slot of the one before them.
 
-    Forwards behind the first group's, which nobody waits for yet; backwards of the last group's
+    Forwards after the first group's, which nobody waits for yet; backwards of the last group's
     lower stages, two by two from the end.
     """
     if _group(shape) == 1:  # neighbours are one microbatch
@@ -69,11 +69,11 @@ def _seconds(shape: Shape, share: Share) -> float:
     work = shape.microbatches * (share.forward + share.backward)
     if shape.variant == "send-after-w":
         fill = (devices - 1) * (share.forward + share.backward) / loops
-        return work + fill + slots * share.lag
+        return work + fill + slots * share.latency
     cover = share.weight_grad / loops
     fill = (devices - 1) * (share.forward + share.input_grad) / loops
-    shown = (devices * loops + devices - 2) * min(share.lag, cover)
-    return work + fill + shown + slots * max(0.0, share.lag - cover)
+    shown = (devices * loops + devices - 2) * min(share.latency, cover)
+    return work + fill + shown + slots * max(0.0, share.latency - cover)
 
 
 def _holds(shape: Shape, share: Share) -> bool:
@@ -92,7 +92,7 @@ def _peak(shape: Shape, device: int) -> float:
     summary="interleaved 1F1B plus one warm-up: F and I in pairs, then W while their sends travel",
     paper="Kimi Team 2025, Kimi K2 (arXiv 2507.20534), Fig. 7",
     claims=Claims(
-        formula="N (F + I + W) + (D - 1)(F + I)/K + (D K + D - 2) c, c <= W/K the lag of a hop",
+        formula="N (F + I + W) + (D - 1)(F + I)/K + (D K + D - 2) c, c <= W/K the latency of a hop",
         seconds=_seconds,
         peak_formula="min(N K, 2 (D - 1 - d) + (K - 1) G + 2) / K, G the first group",
         peak=_peak,

@@ -4,7 +4,13 @@ from weft.cost import Share
 from weft.ir.actions import Actions
 from weft.ir.placement import Placement
 from weft.ir.program import Program
-from weft.schedules.kit.asynchronous import Run, asynchronous, delayed, one_for_one, run_length
+from weft.schedules.kit.asynchronous import (
+    Run,
+    asynchronous,
+    one_for_one,
+    run_length,
+    stale_forwards,
+)
 from weft.schedules.kit.schedule import Claims, schedule
 from weft.schedules.kit.shape import Shape
 
@@ -12,8 +18,8 @@ from weft.schedules.kit.shape import Shape
 def _lane(device: int, updates: int, shape: Shape) -> Actions:
     """Without a stash the backward of microbatch k meets the weights of all updates before k."""
     warmup = shape.devices - 1 - device
-    forward = delayed(device, updates, by=warmup)
-    backward = delayed(device, updates, by=0)
+    forward = stale_forwards(device, updates, by=warmup)
+    backward = stale_forwards(device, updates, by=0)
     return one_for_one(forward, backward, warmup=warmup, microbatches=1)
 
 
@@ -23,7 +29,7 @@ def _seconds(shape: Shape, share: Share) -> float:
 
 @schedule(
     name="naive-async",
-    summary="no flush, no stash: backward uses newer weights than forward did",
+    summary="asynchronous, no stash: backward uses newer weights than forward did",
     paper="Yang et al. 2022, WPipe (OpenReview cw-EmNq5zfD), Fig. 1b",
     claims=Claims(
         formula="(n T + D - 1)(F + B) for n T updates",

@@ -4,7 +4,13 @@ from weft.cost import Share
 from weft.ir.actions import Actions
 from weft.ir.placement import Placement
 from weft.ir.program import Program
-from weft.schedules.kit.asynchronous import Run, asynchronous, delayed, one_for_one, run_length
+from weft.schedules.kit.asynchronous import (
+    Run,
+    asynchronous,
+    one_for_one,
+    run_length,
+    stale_forwards,
+)
 from weft.schedules.kit.schedule import Claims, schedule
 from weft.schedules.kit.shape import Shape
 
@@ -14,7 +20,7 @@ def _lane(device: int, updates: int, shape: Shape) -> Actions:
     the first stage had when it entered."""
     warmup = shape.devices - 1 - device
     is_vertical = shape.variant == "vertical-sync"
-    forward = delayed(device, updates, by=shape.devices - 1 if is_vertical else warmup)
+    forward = stale_forwards(device, updates, by=shape.devices - 1 if is_vertical else warmup)
     return one_for_one(forward, forward, warmup=warmup, microbatches=1)
 
 
@@ -24,7 +30,7 @@ def _seconds(shape: Shape, share: Share) -> float:
 
 @schedule(
     name="pipedream",
-    summary="no flush, an update after every microbatch, D - s versions of the weights",
+    summary="asynchronous, an update after every microbatch, D - s versions of the weights",
     paper="Narayanan et al. 2019, PipeDream (arXiv 1806.03377)",
     claims=Claims(
         formula="(n T + D - 1)(F + B) for n T updates",

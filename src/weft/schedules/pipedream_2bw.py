@@ -12,7 +12,7 @@ from weft.schedules.kit.schedule import Claims, Need, schedule
 from weft.schedules.kit.shape import Shape
 
 
-def _lead(shape: Shape, device: int) -> int:
+def _warmup(shape: Shape, device: int) -> int:
     distance = shape.devices - 1 - device
     return 2 * distance if shape.variant == "eager" else distance
 
@@ -24,7 +24,7 @@ def _lane(device: int, updates: int, shape: Shape) -> Actions:
     is_stale = index < shape.devices - 1 if shape.variant == "fresh" else np.True_
     forward = Actions.of(device, Kind.F, microbatch, version=np.maximum(0, step - is_stale))
     return one_for_one(
-        forward, forward, warmup=_lead(shape, device), microbatches=shape.microbatches
+        forward, forward, warmup=_warmup(shape, device), microbatches=shape.microbatches
     )
 
 
@@ -34,13 +34,13 @@ def _seconds(shape: Shape, share: Share) -> float:
 
 @schedule(
     name="pipedream-2bw",
-    summary="no flush, one update per n microbatches, two versions of the weights",
+    summary="asynchronous, one update per n microbatches, two versions of the weights",
     paper="Narayanan et al. 2021, PipeDream-2BW (arXiv 2006.09503)",
     claims=Claims(
         formula="(n T + D - 1)(F + B) for T updates",
         seconds=_seconds,
         peak_formula="D - d; eager 2 (D - d) - 1",
-        peak=lambda shape, device: min(run_length(shape), _lead(shape, device) + 1),
+        peak=lambda shape, device: min(run_length(shape), _warmup(shape, device) + 1),
     ),
     variants={
         "fresh": "only the first D - 1 microbatches of a step use the older version",
@@ -49,8 +49,8 @@ def _seconds(shape: Shape, share: Share) -> float:
     needs=[
         Need(
             "n >= D - 1 microbatches per update (eager: n >= 2 (D - 1)), or a third version",
-            lambda shape: shape.microbatches >= _lead(shape, 0),
-            lambda shape: shape.but(microbatches=_lead(shape, 0)),
+            lambda shape: shape.microbatches >= _warmup(shape, 0),
+            lambda shape: shape.but(microbatches=_warmup(shape, 0)),
         )
     ],
     is_asynchronous=True,

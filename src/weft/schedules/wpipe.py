@@ -22,13 +22,13 @@ def _round(shape: Shape) -> int:
     return next((size for size in sizes if shape.microbatches % size == 0), 0)
 
 
-def _lead(shape: Shape, device: int) -> int:
+def _warmup(shape: Shape, device: int) -> int:
     distance = shape.devices - 1 - device
     return 2 * distance if shape.variant == "eager" else distance
 
 
 def _versions(actions: Actions, shape: Shape) -> Actions:
-    """Group 0 lags one update behind, where it is fresh in its first round only; group 1 never."""
+    """Group 0 is stale by one update, when fresh in its first round only; group 1 never is."""
     step, index = np.divmod(actions.microbatch, shape.microbatches)
     is_stale = actions.stage < shape.devices
     if shape.variant == "fresh":
@@ -43,7 +43,7 @@ def _lane(device: int, updates: int, shape: Shape) -> Actions:
     return one_for_one(
         _versions(table.forward(device), shape),
         _versions(table.backward(device), shape),
-        warmup=_round(shape) + _lead(shape, device),
+        warmup=_round(shape) + _warmup(shape, device),
         microbatches=shape.microbatches,
     )
 
@@ -54,7 +54,7 @@ def _seconds(shape: Shape, share: Share) -> float:
 
 def _peak(shape: Shape, device: int) -> float:
     items = GROUPS * run_length(shape)
-    return min(items, _round(shape) + _lead(shape, device) + 1) / GROUPS
+    return min(items, _round(shape) + _warmup(shape, device) + 1) / GROUPS
 
 
 def _divides(shape: Shape) -> bool:
@@ -67,11 +67,11 @@ def _next_divisible(shape: Shape) -> Shape:
 
 
 def _is_long(shape: Shape) -> bool:
-    return _round(shape) >= _lead(shape, 0)
+    return _round(shape) >= _warmup(shape, 0)
 
 
 def _longer(shape: Shape) -> Shape:
-    least = _lead(shape, 0)
+    least = _warmup(shape, 0)
     for size in range(least, shape.microbatches + 1):
         if shape.microbatches % size == 0:
             return shape.but(round=size)
@@ -80,7 +80,7 @@ def _longer(shape: Shape) -> Shape:
 
 @schedule(
     name="wpipe",
-    summary="no flush, two groups of stages in turn: two versions of one half, one of the other",
+    summary="asynchronous, two groups of stages in turn: two versions of one, one of the other",
     paper="Yang et al. 2022, WPipe (OpenReview cw-EmNq5zfD)",
     claims=Claims(
         formula="(n T + (D - 1)/2)(F + B) for T updates, R >= D",

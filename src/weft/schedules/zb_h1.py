@@ -16,7 +16,7 @@ def _lane(device: int, shape: Shape) -> Actions:
         forward,
         forward.replace(kind=Kind.B),
         warmup=min(shape.devices - device - 1, shape.microbatches),
-        weight_lag=device,
+        weight_start=device,
     )
 
 

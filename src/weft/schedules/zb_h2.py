@@ -16,7 +16,7 @@ def _lane(device: int, shape: Shape) -> Actions:
         forward,
         forward.replace(kind=Kind.B),
         warmup=min(2 * (shape.devices - device - 1), shape.microbatches),
-        weight_lag=2 * device,
+        weight_start=2 * device,
     )
 
 

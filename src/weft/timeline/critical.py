@@ -61,6 +61,6 @@ def deciders(program: Program, cost: Cost, binding: Index, end: Seconds) -> Inde
 
 def tails(precedence: Precedence, gaps: Seconds, duration: Seconds) -> Seconds:
     """From the latest end of each slot to the last of all: the same machine backwards."""
-    before = np.roll(gaps, 1)  # backwards, the gap of the slot before comes behind
+    before = np.roll(gaps, 1)  # backwards, the gap of the slot before comes after
     backwards = precedence.reversed().with_gaps(before[::-1])
     return earliest(backwards, (duration + before)[::-1])[::-1]

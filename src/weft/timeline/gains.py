@@ -34,7 +34,7 @@ class _Stretches(NamedTuple):
 
 
 class _Machine(NamedTuple):
-    """What waits for what: slots for values, and for the host behind the slot before."""
+    """What waits for what: slots for values, and for the host after the slot before."""
 
     precedence: Precedence
     gaps: Seconds

@@ -19,7 +19,7 @@ from weft.timeline.memory import usage
 
 
 class Cause(Enum):
-    """Why a device's compute stream stands still; `meaning` says it in words."""
+    """Why a device's compute stream is idle; `meaning` says it in words."""
 
     WARM_UP = "warm-up"
     HOST = "host"
@@ -108,10 +108,10 @@ def _action(number: int) -> int | None:
 def idle_stretches(
     program: Program, cost: Cost, binding: Index, start: Seconds, end: Seconds
 ) -> Stretches:
-    """Every stretch in which a compute stream stands still between first start and last end.
+    """Every stretch in which a compute stream is idle between first start and last end.
 
     `binding` is for each slot the dependency whose value arrives last, or -1. Where steps overlap,
-    what lies before a device's first action and behind its last belongs to the steps before and
+    what lies before a device's first action and after its last belongs to the steps before and
     after.
     """
     if not len(program):
@@ -130,7 +130,7 @@ def _joined(parts: Sequence[Stretches]) -> Stretches:
 class _Gaps(NamedTuple):
     """Where a lane waits: its slot, from when to when, and when something else was ready.
 
-    `other` is the first slot behind it to be ready, at `other_ready`.
+    `other` is the first slot after it to be ready, at `other_ready`.
     """
 
     slot: Index
@@ -208,7 +208,7 @@ class _Observer:
         first = self._program.first_of_slot[slots]
         start, end = self._end[first[:-1]], self._start[first[1:]]
         places = np.flatnonzero(end - start > self._tolerance)
-        other = _first_ready_behind(self._ready[slots])[places + 1]
+        other = _first_ready_after(self._ready[slots])[places + 1]
         ready = np.where(other >= 0, self._ready[slots[other]], np.inf)
         return _Gaps(slots[places + 1], start[places], end[places], slots[other], ready)
 
@@ -224,7 +224,7 @@ class _Observer:
 
 
 def _origins(program: Program, binding: Index) -> Index:
-    """For each slot, the computation whose value arrives last, behind its receive and send."""
+    """For each slot, the computation whose value arrives last, by way of its receive and send."""
     rows = np.flatnonzero(binding >= 0)
     origin = np.full(len(binding), -1)
     origin[rows] = program.origin[program.dependencies.producer[binding[rows]]]
@@ -242,8 +242,8 @@ def _ready(program: Program, delays: Seconds, end: Seconds) -> Seconds:
     return ready
 
 
-def _first_ready_behind(ready: Seconds) -> Index:
-    """For each place in a lane, the one behind it that was ready first; -1 behind the last."""
+def _first_ready_after(ready: Seconds) -> Index:
+    """For each place in a lane, the one after it that was ready first; -1 after the last."""
     backwards = ready[:0:-1]
     is_first = backwards <= np.minimum.accumulate(backwards)
     found = np.maximum.accumulate(np.where(is_first, np.arange(len(backwards)), 0))

@@ -227,7 +227,7 @@ def _version_changes(program: Program, cost: Cost) -> list[_Change]:
     actions = program.actions
     if not (actions.version > 0).any():
         return []
-    made = np.flatnonzero(actions.kind == Kind.UPDATE)
+    made = np.flatnonzero((actions.kind == Kind.UPDATE) & (actions.edge < 0))
     freed = np.flatnonzero(actions.kind == Kind.FREE)
     gone = freed if len(freed) else _last_uses(program)
     size = np.array(cost.memory.weights)[actions.stage]
@@ -243,7 +243,9 @@ def _last_uses(program: Program) -> Index:
     That is its last user or the update that reads it, whichever stands later.
     """
     actions = program.actions
-    named = np.flatnonzero((actions.version >= 0) & (actions.kind != Kind.FREE))
+    named = np.flatnonzero(
+        (actions.version >= 0) & (actions.kind != Kind.FREE) & (actions.edge < 0)
+    )
     holder = actions.stage[named].astype(np.int64) * len(program.placement.pipes)
     keys = (holder + actions.pipe[named]) << 32 | actions.version[named]
     versions, which = np.unique(keys, return_inverse=True)

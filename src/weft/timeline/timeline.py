@@ -72,8 +72,8 @@ class Timeline:
         wall_window = self.program.devices * self.makespan
         span_window = float(self.device_spans.max())
         return Bubble(
-            wall=_idle_share(float(self.device_work.sum()), wall_window),
-            span=_idle_share(float(self.device_work.max()), span_window),
+            wall=_idle_fraction(float(self.device_work.sum()), wall_window),
+            span=_idle_fraction(float(self.device_work.max()), span_window),
         )
 
     @cached_property
@@ -122,7 +122,7 @@ class Timeline:
 
     @cached_property
     def deciders(self) -> Index:
-        """For each action, the one whose end it started behind: before it in its lane, or read.
+        """For each action, the one after whose end it started: before it in its lane, or read.
 
         -1 where nothing held it back.
         """
@@ -177,5 +177,5 @@ class Timeline:
         return self.end[self._slots]
 
 
-def _idle_share(work: float, window: float) -> float:
+def _idle_fraction(work: float, window: float) -> float:
     return 1.0 - work / window if window > 0 else 0.0

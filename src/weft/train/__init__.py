@@ -3,10 +3,11 @@
 from weft.train.data import Data, Text, TokenFile, data_of, own_text
 from weft.train.events import can_write_events
 from weft.train.folder import check_free, free_folder, summary, write_run
-from weft.train.job import Settings, checked, measured, trained
+from weft.train.job import checked, measured, trained
 from weft.train.launch import given_ranks, launched
 from weft.train.outcome import Metrics, Outcome
 from weft.train.profile import check_cost, doubts, noise
+from weft.train.settings import Settings
 
 __all__ = [
     "Data",

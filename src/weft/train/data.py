@@ -66,7 +66,7 @@ class Text:
 
 @dataclass(frozen=True, slots=True)
 class TokenFile:
-    """Numbers in a file; a .npy knows its own type, a .bin is told it."""
+    """Numbers in a file; a .npy knows its own type, that of a .bin is given."""
 
     path: Path
     vocabulary: int

@@ -34,14 +34,14 @@ NOTHING: Mapping[str, str] = MappingProxyType({})
 
 def summary(outcome: Outcome) -> dict[str, object]:
     """The figures of a run; those of versions where there are several."""
-    late = {"staleness": outcome.staleness, "versions": outcome.versions}
+    asynchronous = {"staleness": outcome.staleness, "versions": outcome.versions}
     return {
         "losses": outcome.losses,
         "predicted_step": outcome.predicted_step,
         "measured_step": outcome.measured_step,
         "bubble": outcome.bubble._asdict(),
         "peak_memory": outcome.peak_memory,
-        **(late if any(outcome.staleness) else {}),
+        **(asynchronous if any(outcome.staleness) else {}),
     }
 
 

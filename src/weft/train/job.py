@@ -9,87 +9,27 @@ Prints nothing, starts no process and writes no file.
 
 from __future__ import annotations
 
-import math
 import time
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
-from typing import TypedDict
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import TypeAlias
 
-import torch
-from torch import Tensor, nn
-from torch.nn import functional
-from torch.optim import AdamW, Optimizer
-from torch.optim.lr_scheduler import LambdaLR
+from torch import Tensor
 
 from weft.cost import Cost
 from weft.errors import InputError
 from weft.ir.program import Program
-from weft.lower import unpaired
-from weft.models import gpt
-from weft.runtime import Delay, Delayed, Pipeline, Reference, Result, split
-from weft.runtime.delayed import versions_of
-from weft.runtime.fit import flowing, is_flowing
-from weft.runtime.profile import BRIEF, THOROUGH, Effort, Sample, profiled
+from weft.runtime import Pipeline, Reference, Result
+from weft.runtime.profile import BRIEF, THOROUGH
+from weft.runtime.suit import is_asynchronous
 from weft.runtime.weights.staleness import scoped
 from weft.simulate import simulate
 from weft.timeline import Timeline
-from weft.train.data import Batches, Data
 from weft.train.outcome import Metrics, Outcome
+from weft.train.settings import Settings
+from weft.train.workload import Measuring, Workload
 
-CLIP = 1.0
-WARM_UP, LEAST = 0.1, 0.1  # share of the steps; share of the learning rate at the end
-
-
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """All that decides a run's losses."""
-
-    program: Program
-    data: Data
-    steps: int = 50
-    seed: int = 0
-    microbatch_size: int = 4  # sequences
-    learning_rate: float = 3e-3
-    dropout: float = 0.0
-    layers: int = 8
-    hidden: int = 64
-    heads: int = 4
-    context: int = 64
-    switch_after: int = 0  # synchronous steps before an asynchronous program begins
-    is_predicting: bool = False
-    temper: int | None = None
-
-    def __post_init__(self) -> None:
-        asked = self.switch_after or self.is_predicting or self.temper is not None
-        if asked and not is_flowing(self.program):
-            raise InputError(
-                f"{self.program.name} flushes after every step: --switch-after, --predict and"
-                f" --temper are for schedules that do not"
-            )
-
-    @property
-    def sequences(self) -> int:
-        """Of a step."""
-        return self.program.microbatches * self.microbatch_size
-
-    @property
-    def model(self) -> dict[str, float]:
-        """What the seconds of a stage depend on, by name."""
-        names = ("layers", "hidden", "heads", "context", "microbatch_size", "dropout")
-        return {name: getattr(self, name) for name in names} | {"vocabulary": self.data.vocabulary}
-
-
-Watch = Callable[[Metrics], None]
-Measuring = Callable[[str, float], None]  # what is measured, and the share of it that is
-
-
-class _Arguments(TypedDict):
-    """What a pipeline and its reference are made with."""
-
-    loss: Callable[..., Tensor]
-    optimizer: Callable[[Iterable[tuple[str, nn.Parameter]]], Optimizer]
-    clip: float
-    seed: int
+Watch: TypeAlias = Callable[[Metrics], None]
 
 
 def trained(
@@ -99,12 +39,11 @@ def trained(
 
     Without a cost to predict with, the stages are first measured, briefly.
     """
-    job = _Job(settings)
-    program = unpaired(settings.program)  # here nothing overlaps
-    if is_flowing(program):
-        return _flowed(job, program, watch, cost)
-    pipeline = Pipeline(job.stages, program, **job.arguments())
+    job = Workload(settings)
     cost = cost or job.profiled(BRIEF)
+    if is_asynchronous(settings.program):
+        return _asynchronous(job, settings.program, watch, cost)
+    pipeline = Pipeline(job.stages, settings.program, cost=cost, **job.arguments())
     metrics, timelines = [], []
     for step in range(settings.steps):
         began = time.perf_counter()
@@ -115,21 +54,25 @@ def trained(
         metrics.append(_metrics(job, step, (result.loss, result.norm), timelines[-1], seconds))
         watch(metrics[-1])
     middle = sorted(timelines, key=lambda timeline: timeline.makespan)[len(timelines) // 2]
-    return Outcome(tuple(metrics), simulate(program, cost), middle)
+    return Outcome(settings.program, tuple(metrics), simulate(pipeline.program, cost), middle)
 
 
-def _flowed(job: _Job, program: Program, watch: Watch, cost: Cost | None) -> Outcome:
+def _asynchronous(job: Workload, program: Program, watch: Watch, cost: Cost) -> Outcome:
     """The same where updates come between microbatches.
 
     The loss of a step is asked for once the next one has run: nobody has to wait for it then.
     """
-    cost = cost or job.profiled(BRIEF)
     pipeline = Pipeline(
-        job.stages, program, scheduler=job.scheduler, delay=job.delay, **job.arguments()
+        job.stages,
+        program,
+        scheduler=job.scheduler,
+        staleness=job.stale,
+        cost=cost,
+        **job.arguments(),
     )
     metrics: list[Metrics] = []
     results: list[Result] = []
-    late = job.staleness
+    staleness = job.staleness
     began = time.perf_counter()
 
     def known(step: int) -> None:
@@ -145,7 +88,7 @@ def _flowed(job: _Job, program: Program, watch: Watch, cost: Cost | None) -> Out
                 tokens_per_second=job.tokens / (now - began),
                 seconds=None,
                 bubble=None,
-                staleness=late(step),
+                staleness=staleness(step),
             )
         )
         began = now
@@ -159,24 +102,32 @@ def _flowed(job: _Job, program: Program, watch: Watch, cost: Cost | None) -> Out
     known(job.steps - 1)
     if not flight.updates:
         raise InputError(
-            f"all {job.steps} steps are synchronous; let --switch-after be less, or take a schedule"
-            f" that flushes"
+            f"all {job.steps} steps are synchronous; lower --switch-after, or choose a synchronous"
+            f" schedule"
         )
     timeline = replace(pipeline.gathered(flight), cost=cost)
-    return Outcome(tuple(metrics), simulate(timeline.program, cost), timeline)
+    return Outcome(program, tuple(metrics), simulate(timeline.program, cost), timeline)
 
 
 def measured(settings: Settings, watch: Measuring) -> Cost:
     """What the program of a job costs; in a process group every rank calls this."""
-    return _Job(settings).profiled(THOROUGH, watch)
+    return Workload(settings).profiled(THOROUGH, watch)
 
 
 def checked(settings: Settings) -> list[float]:
     """The losses of the same job on the reference."""
-    job = _Job(settings)
-    if is_flowing(settings.program):
-        return _checked_flow(job, settings.program)
-    reference = Reference(job.stages, settings.program, **job.arguments())
+    job, program = Workload(settings), settings.program
+    if is_asynchronous(program):
+        reference = Reference(
+            job.stages,
+            program,
+            scheduler=job.scheduler,
+            groups=scoped(program, None),
+            staleness=job.stale,
+            **job.arguments(),
+        )
+        return [float(reference.step(*job.batch(step))) for step in range(job.steps)]
+    reference = Reference(job.stages, program, **job.arguments())
     losses = []
     for step in range(settings.steps):
         job.set_rate(step)
@@ -184,146 +135,8 @@ def checked(settings: Settings) -> list[float]:
     return losses
 
 
-def _checked_flow(job: _Job, program: Program) -> list[float]:
-    """The same by delayed training, with the versions that the program says."""
-    version, backward = versions_of(program)
-    delay = job.delay
-    reference = Delayed(
-        job.stages,
-        version,
-        microbatches=program.microbatches,
-        backward=backward,
-        scheduler=job.scheduler,
-        groups=scoped(flowing(program), None),
-        warmup=delay.warmup,
-        predict=delay.predict,
-        temper=delay.temper,
-        **job.arguments(),
-    )
-    return [float(reference.step(*job.batch(step))) for step in range(job.steps)]
-
-
-def layers_of(blocks: int, stages: int) -> list[int] | None:
-    """How many modules each stage gets: equal blocks, as embedding and head weigh little."""
-    if stages > blocks:
-        return None
-    size, larger = divmod(blocks, stages)
-    sizes = [size + (index < larger) for index in range(stages)]
-    sizes[0] += 1
-    sizes[-1] += 1
-    return sizes
-
-
-class _Job:
-    """Model, data and optimizers of a run."""
-
-    def __init__(self, settings: Settings) -> None:
-        torch.set_num_threads(1)  # a device has one, and more would add up in another order
-        self._settings = settings
-        self._batches = Batches(settings.data, context=settings.context)
-        self._optimizers: list[Optimizer] = []
-        self.stages = self._cut()
-
-    def _cut(self) -> list[nn.Module]:
-        stages, most = self._settings.program.stages, self._settings.layers + 2
-        if stages > most:
-            raise InputError(
-                f"{self._settings.layers} layers, embedding and head make {most} stages at most,"
-                f" {self._settings.program.name} has {stages}; use --layers {stages - 2}"
-            )
-        return split(self._model(), stages=stages, layers=layers_of(self._settings.layers, stages))
-
-    def _model(self) -> nn.Sequential:
-        settings = self._settings
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(settings.seed)
-            return gpt(
-                settings.data.vocabulary,
-                layers=settings.layers,
-                hidden=settings.hidden,
-                heads=settings.heads,
-                context=settings.context,
-                dropout=settings.dropout,
-            )
-
-    def arguments(self) -> _Arguments:
-        return {
-            "loss": _loss,
-            "optimizer": self._optimizer,
-            "clip": CLIP,
-            "seed": self._settings.seed,
-        }
-
-    def _optimizer(self, named: Iterable[tuple[str, nn.Parameter]]) -> Optimizer:
-        made = AdamW([weight for _, weight in named], lr=self._settings.learning_rate)
-        self._optimizers.append(made)
-        return made
-
-    def rate(self, step: int) -> float:
-        """Up in a line, then down along a cosine."""
-        steps = self._settings.steps
-        warm = max(1, round(WARM_UP * steps))
-        if step < warm:
-            return self._settings.learning_rate * (step + 1) / warm
-        turn = (1 + math.cos(math.pi * (step - warm) / max(1, steps - warm))) / 2
-        return self._settings.learning_rate * (LEAST + (1 - LEAST) * turn)
-
-    def scheduler(self, optimizer: Optimizer) -> LambdaLR:
-        """The same rate, counted in the updates of one stage."""
-        return LambdaLR(optimizer, lambda step: self.rate(step) / self._settings.learning_rate)
-
-    @property
-    def delay(self) -> Delay:
-        settings = self._settings
-        return Delay(
-            warmup=settings.switch_after, predict=settings.is_predicting, temper=settings.temper
-        )
-
-    @property
-    def staleness(self) -> Callable[[int], int]:
-        """How many updates the weights of a step are late at most."""
-        program, start = self._settings.program, self._settings.switch_after
-        version, _ = versions_of(program)
-        stages, microbatches = range(program.stages), range(program.microbatches)
-
-        def late(step: int) -> int:
-            t = step - start
-            if t < 0:
-                return 0
-            return max(t - version(t, i, s) for s in stages for i in microbatches)
-
-        return late
-
-    @property
-    def steps(self) -> int:
-        return self._settings.steps
-
-    def set_rate(self, step: int) -> None:
-        for optimizer in self._optimizers:
-            for group in optimizer.param_groups:
-                group["lr"] = self.rate(step)
-
-    def batch(self, step: int) -> tuple[Tensor, Tensor]:
-        settings = self._settings
-        return self._batches.batch(settings.sequences, seed=settings.seed, step=step)
-
-    def profiled(self, effort: Effort, watch: Measuring = lambda what, share: None) -> Cost:
-        """What the program costs, by a microbatch of the first step."""
-        batch, targets = (part[: self._settings.microbatch_size] for part in self.batch(0))
-        sample = Sample(batch, targets, _loss, lambda named: AdamW([weight for _, weight in named]))
-        cost = profiled(self._cut(), self._settings.program, sample, effort, watch)
-        assert cost.measurement is not None
-        model = replace(cost.measurement, model=self._settings.model)
-        return replace(cost, measurement=model)
-
-    @property
-    def tokens(self) -> int:
-        """Of a step."""
-        return self._settings.sequences * self._settings.context
-
-
 def _metrics(
-    job: _Job, step: int, found: Sequence[Tensor | None], timeline: Timeline, seconds: float
+    job: Workload, step: int, found: Sequence[Tensor | None], timeline: Timeline, seconds: float
 ) -> Metrics:
     loss, norm = (0.0 if value is None else float(value) for value in found)
     return Metrics(
@@ -335,7 +148,3 @@ def _metrics(
         seconds=timeline.makespan,
         bubble=timeline.bubble.wall,
     )
-
-
-def _loss(output: Tensor, target: Tensor) -> Tensor:
-    return functional.cross_entropy(output.flatten(0, 1), target.flatten())

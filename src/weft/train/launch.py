@@ -1,8 +1,8 @@
 """Launching: a process for each device, on this machine, gone when the run is.
 
     this process          waits, shows, and ends what is left
-      ├── rank 0          works for device 0, tells this process how far it is and what it found
-      ├── rank 1 ...      work for the others, and tell what went wrong
+      ├── rank 0          works for device 0, reports how far it is and what it found
+      ├── rank 1 ...      work for the others, and report what went wrong
 
 Ranks that torchrun has started are taken as they are.
 """
@@ -32,8 +32,8 @@ PATIENCE = datetime.timedelta(seconds=120)  # of a rank that waits for another
 FAREWELL = 5.0  # seconds that a rank gets to end
 
 Found = TypeVar("Found")
-Watch: TypeAlias = Callable[..., None]
-Work: TypeAlias = Callable[[Watch], Found]  # what a rank does; it calls `watch` as it goes on
+Watcher: TypeAlias = Callable[..., None]
+Work: TypeAlias = Callable[[Watcher], Found]  # what a rank does; it calls `watch` as it goes on
 
 
 class _News(NamedTuple):
@@ -48,11 +48,11 @@ class _End(NamedTuple):
     found: Any
 
 
-def launched(work: Work[Found], watch: Watch, *, ranks: int) -> Found:
-    """What rank 0 finds, when so many processes work in one process group."""
+def launched(work: Work[Found], watch: Watcher, *, ranks: int) -> Found:
+    """What rank 0 finds, when this many processes work in one process group."""
     context = get_context("spawn")
     with clearing_up(), tempfile.TemporaryDirectory(prefix="weft-") as folder:
-        processes, heard = [], []
+        processes, connections = [], []
         try:
             for rank in range(ranks):
                 ours, theirs = context.Pipe(duplex=False)
@@ -60,8 +60,8 @@ def launched(work: Work[Found], watch: Watch, *, ranks: int) -> Found:
                 processes.append(context.Process(target=_rank, args=given, daemon=True))
                 processes[-1].start()
                 theirs.close()
-                heard.append(ours)
-            found: Found = _awaited(heard, processes, watch)
+                connections.append(ours)
+            found: Found = _awaited(connections, processes, watch)
             return found
         finally:
             _end(processes)
@@ -83,24 +83,26 @@ def given_ranks() -> Iterator[int | None]:
 # in this process
 
 
-def _awaited(heard: Sequence[Connection], ranks: Sequence[BaseProcess], watch: Watch) -> Any:
+def _awaited(
+    connections: Sequence[Connection], ranks: Sequence[BaseProcess], watch: Watcher
+) -> Any:
     """What rank 0 sends at the end; the first error of any rank, or its end, is one here."""
-    listening = dict(zip(heard, ranks, strict=True))
+    working = dict(zip(connections, ranks, strict=True))
     ended: _End | None = None
-    while listening:
-        for connection in wait([*listening]):
+    while working:
+        for connection in wait([*working]):
             assert isinstance(connection, Connection)
             try:
-                told = connection.recv()
+                received = connection.recv()
             except (EOFError, ConnectionResetError):
-                _check_end(ranks.index(listening[connection]), listening.pop(connection))
+                _check_end(ranks.index(working[connection]), working.pop(connection))
                 continue
-            if isinstance(told, WeftError):
-                raise told
-            if isinstance(told, _News):
-                watch(*told.words)
+            if isinstance(received, WeftError):
+                raise received
+            if isinstance(received, _News):
+                watch(*received.words)
             else:
-                ended = told
+                ended = received
     if ended is None:
         raise WeftError("the run ended early: rank 0 has found nothing")
     return ended.found
@@ -130,7 +132,7 @@ def _end(ranks: Sequence[BaseProcess]) -> None:
 # in a rank
 
 
-def _rank(work: Work[Any], rank: int, ranks: int, folder: str, telling: Connection) -> None:
+def _rank(work: Work[Any], rank: int, ranks: int, folder: str, reports: Connection) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process that started this one ends it
     threading.Thread(target=_end_with_parent, args=(folder,), daemon=True).start()
     _stay_on_this_machine()
@@ -142,14 +144,14 @@ def _rank(work: Work[Any], rank: int, ranks: int, folder: str, telling: Connecti
             world_size=ranks,
             timeout=PATIENCE,
         )
-        found = work(lambda *words: telling.send(_News(words)) if rank == 0 else None)
+        found = work(lambda *words: reports.send(_News(words)) if rank == 0 else None)
         dist.barrier()
         dist.destroy_process_group()
         if rank == 0:
-            telling.send(_End(found))
+            reports.send(_End(found))
     except WeftError as error:
         kind = InputError if isinstance(error, InputError) else WeftError
-        telling.send(kind(str(error)))
+        reports.send(kind(str(error)))
     finally:
         _clear_up(folder, seconds=0)
 
@@ -161,7 +163,7 @@ def _end_with_parent(folder: str) -> None:
 
 
 def _clear_up(folder: str, *, seconds: float | None) -> None:
-    """Do what this process's parent cannot do any more, if it ends within so long."""
+    """Do what this process's parent can no longer do, if it ends within that time."""
     parent = parent_process()
     assert parent is not None
     parent.join(seconds)

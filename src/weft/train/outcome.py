@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from statistics import median
 
+from weft.ir.program import Program
 from weft.ir.versions import resident_versions, staleness
 from weft.timeline import Bubble, Timeline
 
@@ -15,8 +16,8 @@ class Metrics:
     """What one step gave.
 
     Of an asynchronous step, which ends among the next ones, neither seconds nor bubble are known;
-    its norm is that of the first stage's group, and staleness tells how many updates its weights
-    were late at most.
+    its norm is that of the first stage's group, and staleness is the most updates that were
+    missing in its weights.
     """
 
     step: int
@@ -33,10 +34,11 @@ class Metrics:
 class Outcome:
     """What a run gave; the measured timeline is that of the step with the median length.
 
-    Of an asynchronous run both timelines have all updates behind the warm-up, from fill to drain,
+    Of an asynchronous run both timelines have all updates after the warm-up, from fill to drain,
     or the first of them where there are many.
     """
 
+    program: Program  # that was asked for
     metrics: tuple[Metrics, ...]
     predicted: Timeline
     measured: Timeline
@@ -58,13 +60,13 @@ class Outcome:
 
     @property
     def staleness(self) -> list[int]:
-        """For each stage, how many updates its weights are late at most."""
+        """For each stage, the most updates that are missing in its weights."""
         return staleness(self.measured.program)
 
     @property
     def versions(self) -> list[int]:
         """For each stage, how many versions of its weights a device keeps."""
-        return resident_versions(self.measured.program)
+        return resident_versions(self.program)
 
     @property
     def bubble(self) -> Bubble:

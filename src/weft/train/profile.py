@@ -10,7 +10,7 @@ import torch
 from weft.cost import Cost, Measurement
 from weft.errors import InputError
 from weft.runtime.profile.machine import machine
-from weft.train.job import Settings
+from weft.train.settings import Settings
 
 MOST_SPREAD = 0.05  # interquartile range over median
 

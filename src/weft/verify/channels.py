@@ -28,7 +28,7 @@ from weft.verify.cycles import cycles
 
 
 class Stuck(NamedTuple):
-    """An action of a lane that stands still: it waits to run, or to send what it computed."""
+    """An action at which a lane cannot proceed: it waits to run, or to send what it computed."""
 
     action: int
     is_sending: bool
@@ -52,7 +52,7 @@ class Blocking:
 
     @classmethod
     def of(cls, program: Program) -> Blocking:
-        """The nodes of a program; its sends stand behind what they send, wires or not."""
+        """The nodes of a program; its sends come after what they send, wires or not."""
         program = unwired(program)
         found = messages(program)
         place = np.concatenate([program.first_of_slot, found.producer])

@@ -1,4 +1,4 @@
-"""Cycles: lanes that wait for each other for ever."""
+"""Cycles: lanes that wait for each other indefinitely."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def cycles(precedence: Precedence, start: Seconds) -> list[list[int]]:
 
 
 def _waits(precedence: Precedence, start: Seconds) -> dict[int, int]:
-    """For each lane that stands still, one thing that it waits for and never gets."""
+    """For each lane that cannot proceed, one thing that it waits for and never gets."""
     is_stuck = ~np.isfinite(start)
     stuck_before = np.concatenate([[0], np.cumsum(is_stuck)])[precedence.bounds]
     stuck = np.diff(stuck_before)

@@ -72,7 +72,9 @@ def _fields(program: Program) -> Defects:
     yield (actions.pipe < 0) | (actions.pipe >= pipes), f"but pipes are numbered 0 to {pipes - 1}"
     has_edge = (actions.edge >= 0) & (actions.edge < len(graph.edges))
     yield is_wire & ~has_edge, f"but edges are numbered 0 to {len(graph.edges) - 1}"
-    yield ~is_wire & (actions.edge >= 0), "but only sends and receives name an edge"
+    has_tie = np.isin(actions.kind, (Kind.REDUCE, Kind.UPDATE))
+    yield ~is_wire & ~has_tie & (actions.edge >= 0), "but only sends and receives name an edge"
+    yield has_tie & _misses_its_tie(program), "but its stage has no end of that tied weight"
     yield (actions.kind > Kind.R) & (actions.segment >= 0), "but only computations have segments"
     yield has_microbatch & _is_stray(program), _stray_text(program)
 
@@ -149,7 +151,16 @@ def _misses_its_edge(program: Program) -> Mask:
     ends = np.array(program.graph.edges)
     misses = np.zeros(len(program), np.bool_)
     for kind, end in EDGE_END.items():
-        misses |= (actions.kind == kind) & (ends[actions.edge, end] != actions.stage)
+        rows = np.flatnonzero(actions.kind == kind)
+        misses[rows] = ends[actions.edge[rows], end] != actions.stage[rows]
+    return misses
+
+
+def _misses_its_tie(program: Program) -> Mask:
+    actions, ties = program.actions, program.ties
+    misses = actions.edge >= len(ties)
+    for tie, ends in enumerate(ties):
+        misses |= (actions.edge == tie) & ~np.isin(actions.stage, ends)
     return misses
 
 

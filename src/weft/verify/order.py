@@ -1,4 +1,4 @@
-"""Order: nothing is read before it can exist, and no lanes wait for each other for ever."""
+"""Order: nothing is read before it can exist, and no lanes wait for each other indefinitely."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from weft.ir.values import Value
 from weft.verify.context import Breach, Context
 from weft.verify.cycles import cycles
 
-_OF_WEIGHTS = (Value.WEIGHTS, Value.WEIGHT_GRADIENT)
+OF_WEIGHTS = (Value.WEIGHTS, Value.WEIGHT_GRADIENT, Value.NORM)
 
 
 def ordered(context: Context) -> Iterator[Breach]:
     """Within a lane, what an action reads is computed in front of it."""
     dependencies = context.program.dependencies
     rows = too_late(context.program)
-    for row in rows[~np.isin(dependencies.value[rows], _OF_WEIGHTS)].tolist():
+    for row in rows[~np.isin(dependencies.value[rows], OF_WEIGHTS)].tolist():
         consumer, producer = int(dependencies.consumer[row]), int(dependencies.producer[row])
         yield late(context, consumer, producer)
 
 
 def too_late(program: Program) -> Index:
-    """Dependencies whose producer stands behind its consumer in one lane, or in one pair."""
+    """Dependencies whose producer comes after its consumer in one lane, or in one pair."""
     consumer, producer = program.dependencies.consumer, program.dependencies.producer
     is_near = program.lane_of[consumer] == program.lane_of[producer]
-    is_behind = program.slot_of[producer] >= program.slot_of[consumer]
-    return np.flatnonzero(is_near & is_behind & ~program.is_fused)
+    is_after = program.slot_of[producer] >= program.slot_of[consumer]
+    return np.flatnonzero(is_near & is_after & ~program.is_fused)
 
 
 def late(context: Context, consumer: int, producer: int) -> Breach:
@@ -52,7 +52,7 @@ def late(context: Context, consumer: int, producer: int) -> Breach:
 def free_of_deadlock(context: Context) -> Iterator[Breach]:
     """With sends that never block, every lane reaches its end."""
     for ring in cycles(context.precedence, context.start):
-        waits = list(_told(context, ring))
+        waits = list(_waits(context, ring))
         story = ", ".join(_words(context, wait) for wait in waits)
         at, remedy = _remedy(context, waits)
         yield context.at(at, f"deadlock: {story}. {remedy}")
@@ -63,8 +63,8 @@ class _Wait(NamedTuple):
     producer: int
 
 
-def _told(context: Context, ring: list[int]) -> Iterator[_Wait]:
-    """The waits of a ring, each for the computation behind the wires that it waits for."""
+def _waits(context: Context, ring: list[int]) -> Iterator[_Wait]:
+    """The waits of a ring, each for the computation at the end of the wires that it waits for."""
     dependencies, kinds = context.program.dependencies, context.program.actions.kind
     rows = np.flatnonzero(~context.program.is_fused)[ring]
     consumers, producers = dependencies.consumer[rows], dependencies.producer[rows]

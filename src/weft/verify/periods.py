@@ -18,14 +18,14 @@ from numpy.typing import NDArray
 
 from weft.ir.actions import Actions, Index
 from weft.ir.kinds import Kind, Stream
-from weft.ir.lanes import Lane
 from weft.ir.program import Program
-from weft.lower.periods import period_of
+from weft.lower import unpaired
+from weft.lower.periods import step_of, taking, without_epilogue
 from weft.notation.tokens import token, written
 from weft.verify.context import Breach, Context
 
-_COMPUTED = (Kind.F, Kind.B, Kind.I, Kind.W, Kind.R, Kind.UPDATE)
-_COMPARED = ("stage", "kind", "microbatch", "span", "version", "segment")
+_COMPUTED = (Kind.F, Kind.B, Kind.I, Kind.W, Kind.R, Kind.REDUCE, Kind.UPDATE)
+_COMPARED = ("stage", "kind", "microbatch", "span", "version", "pipe", "edge", "segment")
 
 
 def periodic(context: Context) -> Iterator[Breach]:
@@ -40,28 +40,39 @@ def in_step(context: Context) -> Iterator[Breach]:
     """What a step computes needs nothing that waits for the data of the next one."""
     if context.source.period is None:
         return
-    flow = _flow(context)
-    yield from _late_forwards(context, flow, released(flow))
-    yield from _late_gradients(context, flow, released(flow))
+    endless = _endless(context)
+    yield from _late_forwards(context, endless, released(endless))
+    yield from _late_gradients(context, endless, released(endless))
 
 
 def without_end(program: Program, microbatches: int) -> Program:
-    """Prologue and body, as often as so many microbatches need: what devices compute, endlessly."""
-    flow = _computed(program)
-    period = flow.period
-    assert period is not None
-    ends = np.add(period.prologue, period.body).tolist()
-    lanes = {
-        lane: flow.lane(index)[:end]
-        for index, (lane, end) in enumerate(zip(flow.lanes, ends, strict=True))
-    }
-    return flow.with_lanes(lanes).unrolled(1 + -(-microbatches // max(1, period.microbatches)))
+    """Prologue and body, as often as these microbatches need: what devices compute, endlessly."""
+    assert program.period is not None
+    repeats = 1 + -(-microbatches // max(1, program.period.microbatches))
+    return without_epilogue(_computed(program), repeats)
 
 
-def released(flow: Program) -> Index:
-    """For each action, the step whose data its device has to have to get there."""
-    step = _step_of(flow)
-    parts = [np.maximum.accumulate(step[first:stop]) for first, stop in pairwise(flow.bounds)]
+def released(endless: Program) -> Index:
+    """For each action, the step whose data its device has to have to get there.
+
+    A sum of gradients, on a lane of its own, needs what its gradients need.
+    """
+    consumer, producer = endless.dependencies.consumer, endless.dependencies.producer
+    is_sum = endless.actions.kind == Kind.REDUCE
+    enters = is_sum[consumer]
+    since = _accumulated(endless, np.where(is_sum, 0, step_of(endless)))
+    while is_sum.any():
+        before = since.copy()
+        np.maximum.at(since, consumer[enters], before[producer[enters]])
+        since = _accumulated(endless, since)
+        if np.array_equal(since, before):
+            break
+    return since
+
+
+def _accumulated(endless: Program, step: Index) -> Index:
+    """For each action, the latest step in its lane so far."""
+    parts = [np.maximum.accumulate(step[first:stop]) for first, stop in pairwise(endless.bounds)]
     return np.concatenate(parts)
 
 
@@ -85,15 +96,17 @@ def _uneven(context: Context) -> Iterator[Breach]:
 
 def _ends(context: Context) -> Iterator[Breach]:
     """The first action of each lane that a longer run would not have there."""
-    flow, run = _flow(context), _computed(context.program)
-    step = _step_of(flow)
+    endless, run = _endless(context), _computed(context.program)
+    step = step_of(endless)
     for index, lane in enumerate(run.lanes):
-        mine = (flow.lane_of == flow.lanes.index(lane)) & (step < context.program.steps)
-        wanted, found = flow.actions.take(np.flatnonzero(mine)), run.lane(index)
+        mine = (endless.lane_of == endless.lanes.index(lane)) & (step < context.program.steps)
+        wanted, found = endless.actions.take(np.flatnonzero(mine)), run.lane(index)
         place = _first_difference(wanted, found)
         if place is not None:
             word, due = (
-                written(actions.take([place]), flow.graph.edges)[0] if place < len(actions) else ""
+                written(actions.take([place]), endless.graph.edges)[0]
+                if place < len(actions)
+                else ""
                 for actions in (found, wanted)
             )
             yield context.without(
@@ -114,13 +127,16 @@ def _first_difference(one: Actions, other: Actions) -> int | None:
     return None if len(one) == len(other) else common
 
 
-def _late_forwards(context: Context, flow: Program, since: Index) -> Iterator[Breach]:
+def _late_forwards(context: Context, endless: Program, since: Index) -> Iterator[Breach]:
     """Forwards that wait for another step's data: the step would end without its loss."""
-    step = _step_of(flow)
-    is_known = (flow.actions.kind == Kind.F) & (step < context.program.steps)
+    step = step_of(endless)
+    is_known = (endless.actions.kind == Kind.F) & (step < context.program.steps)
     for row in np.flatnonzero(is_known & (since > step)).tolist():
-        device, ahead = int(flow.device_of[row]), token(flow, _first_after(flow, row, step))
-        word = token(flow, row)
+        device, ahead = (
+            int(endless.device_of[row]),
+            token(endless, _first_after(endless, row, step)),
+        )
+        word = token(endless, row)
         yield context.without(
             device,
             word,
@@ -129,18 +145,20 @@ def _late_forwards(context: Context, flow: Program, since: Index) -> Iterator[Br
         )
 
 
-def _late_gradients(context: Context, flow: Program, since: Index) -> Iterator[Breach]:
+def _late_gradients(context: Context, endless: Program, since: Index) -> Iterator[Breach]:
     """Gradients that are read in a step and computed in a later one."""
-    consumer, producer = flow.dependencies.consumer, flow.dependencies.producer
-    step = _step_of(flow)
-    is_known = since[consumer] < context.program.steps
-    is_forward = flow.actions.kind[producer] == Kind.F
+    consumer, producer = endless.dependencies.consumer, endless.dependencies.producer
+    step = step_of(endless)
+    is_sum = endless.actions.kind == Kind.REDUCE
+    is_known = (since[consumer] < context.program.steps) & ~is_sum[consumer]
+    is_forward = endless.actions.kind[producer] == Kind.F
     is_late = is_known & ~is_forward & (since[producer] > since[consumer])
     for row in np.flatnonzero(is_late).tolist():
-        reader, source = token(flow, int(consumer[row])), token(flow, int(producer[row]))
-        here, there = (int(flow.device_of[end[row]]) for end in (consumer, producer))
+        late = _source_of(endless, int(producer[row]), since)
+        reader, source = token(endless, int(consumer[row])), token(endless, late)
+        here, there = (int(endless.device_of[end]) for end in (consumer[row], late))
         limit = np.full_like(step, since[consumer[row]])
-        ahead = token(flow, _first_after(flow, int(producer[row]), limit))
+        ahead = token(endless, _first_after(endless, late, limit))
         yield context.without(
             here,
             reader,
@@ -150,38 +168,30 @@ def _late_gradients(context: Context, flow: Program, since: Index) -> Iterator[B
         )
 
 
-def _first_after(flow: Program, row: int, step: Index) -> int:
+def _source_of(endless: Program, row: int, since: Index) -> int:
+    """The computation that a sum waits for longest; what is no sum, itself."""
+    while endless.actions.kind[row] == Kind.REDUCE:
+        summed = [producer for producer, _ in endless.dependencies.read_by(row)]
+        row = max(summed, key=lambda producer: int(since[producer]))
+    return row
+
+
+def _first_after(endless: Program, row: int, step: Index) -> int:
     """The first action in front of one in its lane that is of a later step than that one's."""
-    first = int(flow.bounds[flow.lane_of[row]])
-    return first + int((_step_of(flow)[first:row] > step[row]).argmax())
+    first = int(endless.bounds[endless.lane_of[row]])
+    return first + int((step_of(endless)[first:row] > step[row]).argmax())
 
 
-def _step_of(flow: Program) -> Index:
-    """For each action, the step of its microbatch, or that it updates by."""
-    actions = flow.actions
-    step = actions.microbatch // flow.microbatches
-    return np.where(actions.kind == Kind.UPDATE, actions.version, step).astype(np.int64)
-
-
-def _flow(context: Context) -> Program:
-    """The flow, as far as the unrolled program reaches."""
+def _endless(context: Context) -> Program:
+    """The endless program, as far as the unrolled program reaches."""
     return without_end(context.source, context.program.microbatches * context.program.steps)
 
 
 def _computed(program: Program) -> Program:
-    """The lanes that compute, with computations and updates alone."""
-    streams = (Stream.COMPUTE, Stream.EXPERTS)
+    """The lanes that compute or sum, with computations, sums and updates alone."""
+    streams = (Stream.COMPUTE, Stream.EXPERTS, Stream.REDUCE)
     kept = [index for index, lane in enumerate(program.lanes) if lane.stream in streams]
-    is_kept = np.isin(program.actions.kind, _COMPUTED)
-    rows = [np.flatnonzero(is_kept & (program.lane_of == index)) for index in kept]
-    lanes: dict[Lane, Actions] = {
-        program.lanes[index]: program.actions.take(mine).replace(joined=0)
-        for index, mine in zip(kept, rows, strict=True)
-    }
-    place = np.repeat(np.arange(len(rows)), [*map(len, rows)])
-    source = np.concatenate(rows)
-    period = period_of(program, source=source, lane=place, lanes=len(rows))
-    return program.with_lanes(lanes, period=period)
+    return unpaired(taking(program, np.isin(program.actions.kind, _COMPUTED), kept))
 
 
 def _is_body(program: Program) -> NDArray[np.bool_]:

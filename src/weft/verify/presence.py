@@ -1,6 +1,6 @@
 """What must be there, once, in its place: complete, produced, drained, placed, offloaded.
 
-A missing action is told by one rule only:
+A missing action is reported by one rule only:
 
     produced   somebody waits for what it would compute
     drained    it would end what another action began: the backward of an F, the W of an I

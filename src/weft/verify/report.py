@@ -1,4 +1,4 @@
-"""Report: what verification found, all of it, and a short telling of it."""
+"""Report: what verification found, all of it, and a summary of it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from weft.verify.channels import Blocking
 
-TOLD = 3  # findings of one rule that are told in full
+SHOWN = 3  # findings of one rule that are reported in full
 MOST_FINDINGS = 10_000  # of one rule that are kept
 
 
@@ -47,25 +47,25 @@ class Report:
         return not self.findings
 
     @property
-    def told(self) -> tuple[Finding, ...]:
+    def shown(self) -> tuple[Finding, ...]:
         """The first findings of each rule, and how many more there are."""
-        return tuple(_told(self.findings, self.name))
+        return tuple(_shown(self.findings, self.name))
 
     def __str__(self) -> str:
         if self.is_valid:
             return f"{self.name} is valid and runs with channels of depth {self.channel_depth}."
-        return "\n".join(map(str, self.told))
+        return "\n".join(map(str, self.shown))
 
 
-def _told(findings: tuple[Finding, ...], name: str) -> Iterator[Finding]:
+def _shown(findings: tuple[Finding, ...], name: str) -> Iterator[Finding]:
     seen: Counter[str] = Counter()
     for finding in findings:
         seen[finding.rule] += 1
-        if seen[finding.rule] <= TOLD:
+        if seen[finding.rule] <= SHOWN:
             yield finding
     for rule, count in seen.items():
-        if count > TOLD:
+        if count > SHOWN:
             last = next(f for f in reversed(findings) if f.rule == rule)
-            more = f"{count - TOLD} or" if count >= MOST_FINDINGS else f"{count - TOLD}"
-            places = f"{more} more place{'s' if count > TOLD + 1 else ''}"
+            more = f"{count - SHOWN} or" if count >= MOST_FINDINGS else f"{count - SHOWN}"
+            places = f"{more} more place{'s' if count > SHOWN + 1 else ''}"
             yield last._replace(message=f"{name}: the rule '{rule}' is broken in {places}.")

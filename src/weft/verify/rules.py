@@ -45,7 +45,7 @@ RULES = (
     Rule(1, "ordered", "nothing is read before it can exist", ordered),
     Rule(2, "periodic", "a run ends with what its body leaves, however long it is", periodic),
     Rule(2, "in step", "a step needs no data of the next one", in_step),
-    Rule(3, "deadlock", "no devices wait for each other for ever", free_of_deadlock),
+    Rule(3, "deadlock", "no devices wait for each other indefinitely", free_of_deadlock),
     Rule(4, "channel depth", "blocking sends do not lock up at the depth given", deep_enough),
     Rule(4, "memory", "every device stays within its memory", within_memory),
 )
@@ -87,7 +87,7 @@ def check(
     """The report of a valid program; ProgramError for any other."""
     report = verify(program, channel_depth=channel_depth, cost=cost, versions=versions)
     if not report.is_valid:
-        raise ProgramError(report.findings, report.told)
+        raise ProgramError(report.findings, report.shown)
     return report
 
 

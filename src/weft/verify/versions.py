@@ -1,8 +1,10 @@
 """Versions: the weights an action asks for exist, and every stage learns equally often.
 
-update t    once for each step, in order, behind the gradients of step t
-use of v    behind update v - 1
-B or W      of step t after update t - 1, which would take its gradient as well
+update t    once for each step, in order, after the gradients of step t
+use of v    after update v - 1
+B or W      of step t after update t - 1, which would take its gradient as well: not where updates
+            wait for other devices and every backward says of which version it is
+tied        each end of a tied weight is summed and updated once for each step, too
 F and B     of a microbatch at a stage use one version; where nothing is stashed, each the newest
 """
 
@@ -11,17 +13,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
+from numpy.typing import NDArray
 
 from weft.ir.actions import Column, Index
 from weft.ir.graph import Backward
 from weft.ir.kinds import Kind
 from weft.ir.tables import Groups
-from weft.ir.values import Value
-from weft.ir.versions import resident_versions
+from weft.ir.versions import is_shared_update, resident_versions
 from weft.verify.context import Breach, Context
-from weft.verify.order import late, too_late
+from weft.verify.order import OF_WEIGHTS, late, too_late
 
 _OF_VERSIONS = (Kind.UPDATE, Kind.REDUCE, Kind.FREE)
+_SUMMED = (Kind.UPDATE, Kind.REDUCE)
 
 
 def versioned(context: Context) -> Iterator[Breach]:
@@ -41,9 +44,11 @@ def versioned(context: Context) -> Iterator[Breach]:
 
 
 def _holders(context: Context) -> Index:
-    """For each action, a number for its (pipe, stage)."""
+    """For each action, a number for its (pipe, stage), and of a tied weight for its end there."""
     actions = context.program.actions
-    return actions.pipe.astype(np.int64) * context.program.stages + actions.stage
+    held = actions.pipe.astype(np.int64) * context.program.stages + actions.stage
+    has_tie = np.isin(actions.kind, _SUMMED)
+    return held * (len(context.program.ties) + 1) + np.where(has_tie, actions.edge + 1, 0)
 
 
 def _in_sequence(context: Context) -> Iterator[Breach]:
@@ -63,22 +68,39 @@ def _in_sequence(context: Context) -> Iterator[Breach]:
 
 
 def _each_step(context: Context) -> Iterator[Breach]:
-    """As many updates as steps for what learns, none for what does not."""
-    program = context.program
-    rows = context.coverage.rows(Kind.UPDATE)
-    if not len(rows):
-        return
-    shape = (len(program.placement.pipes), program.stages)
-    counts = np.bincount(_holders(context)[rows], minlength=shape[0] * shape[1]).reshape(shape)
+    """As many sums and updates as steps for what learns, none for what does not."""
+    program, parts = context.program, len(context.program.ties) + 1
+    has_updates = bool(len(context.coverage.rows(Kind.UPDATE)))
     learns = np.array([stage.backward is Backward.FULL for stage in program.graph.stages])
-    for pipe, stage in np.argwhere(counts != learns * program.steps).tolist():
+    is_held = np.stack([learns, *(learns & _has_end(context, tie) for tie in range(parts - 1))], 1)
+    shape = (len(program.placement.pipes), program.stages, parts)
+    for kind in _SUMMED:
+        rows = context.coverage.rows(kind)
+        counts = np.bincount(_holders(context)[rows], minlength=np.prod(shape)).reshape(shape)
+        for part in range(parts):
+            is_asked = has_updates if kind is Kind.UPDATE or part else bool(counts[..., 0].any())
+            if is_asked or counts[..., part].any():
+                wanted = is_held[:, part] * program.steps
+                yield from _uncounted(context, kind, part, counts[..., part], wanted)
+
+
+def _has_end(context: Context, tie: int) -> NDArray[np.bool_]:
+    return np.isin(np.arange(context.program.stages), context.program.ties[tie])
+
+
+def _uncounted(
+    context: Context, kind: Kind, part: int, counts: Index, wanted: Index
+) -> Iterator[Breach]:
+    """Holders that sum or update a part of their weights more or less often than wanted."""
+    program, verb = context.program, "sums" if kind is Kind.REDUCE else "updates"
+    for pipe, stage in np.argwhere(counts != wanted).tolist():
         device, found = int(program.placement.table[pipe, stage]), int(counts[pipe, stage])
-        wanted = program.steps if learns[stage] else 0
+        what = f"stage {stage}" if not part else f"the tied weight {part - 1} of stage {stage}"
         yield context.without(
             device,
-            f"{stage}U",
-            f"device {device} updates stage {stage} of pipe {pipe} {found} times in {program.steps}"
-            f" steps. Let it update {wanted} times.",
+            f"{stage}U" if kind is Kind.UPDATE else f"reduce:{stage}",
+            f"device {device} {verb} {what} of pipe {pipe} {found} times in {program.steps}"
+            f" steps. Let it do so {wanted[stage]} times.",
         )
 
 
@@ -103,11 +125,16 @@ def _unmade(context: Context) -> Iterator[Breach]:
 
 
 def _reduced(context: Context) -> Iterator[Breach]:
-    """Where gradients are summed, each update has its sum and each sum its update."""
+    """Where gradients are summed, each update has its sum and each sum its update.
+
+    A program without any update sums gradients for whoever asked for them.
+    """
     actions, holder = context.program.actions, _holders(context)
     updates, reduces = context.coverage.rows(Kind.UPDATE), context.coverage.rows(Kind.REDUCE)
-    if len(context.program.placement.pipes) == 1 and not len(reduces):
+    if not len(updates):
         return
+    if len(context.program.placement.pipes) == 1 and (actions.edge[reduces] >= 0).all():
+        updates = updates[actions.edge[updates] >= 0]
     for rows, others, name in ((updates, reduces, "reduction"), (reduces, updates, "update")):
         keys = _pairs(holder[others], actions.version[others])
         is_alone = ~np.isin(_pairs(holder[rows], actions.version[rows]), keys)
@@ -116,7 +143,8 @@ def _reduced(context: Context) -> Iterator[Breach]:
             yield context.at(
                 row,
                 f"{context.token(row)} has no {name}, and the copies of stage {actions.stage[row]}"
-                f" would drift apart. Add its {name} to device {device}.",
+                f" would drift apart. Add its {name} to device {device}, or lower the program:"
+                f" lower.executable adds them all.",
             )
 
 
@@ -124,21 +152,27 @@ def _too_early(context: Context) -> Iterator[Breach]:
     """Weights that are used before they are made, updates before their gradients."""
     dependencies = context.program.dependencies
     rows = too_late(context.program)
-    rows = rows[np.isin(dependencies.value[rows], (Value.WEIGHTS, Value.WEIGHT_GRADIENT))]
+    rows = rows[np.isin(dependencies.value[rows], OF_WEIGHTS)]
     _, first = np.unique(dependencies.consumer[rows], return_index=True)
     for row in rows[first].tolist():
         yield late(context, int(dependencies.consumer[row]), int(dependencies.producer[row]))
 
 
 def _joining(context: Context) -> Iterator[Breach]:
-    """Weight gradients in front of the update before theirs, which would take them as well."""
+    """Weight gradients in front of the update before theirs, which would take them as well.
+
+    An update that waits for other devices takes the gradients of its own step alone: backwards
+    of the next one that name their version may come before it.
+    """
     program, actions, holder = context.program, context.program.actions, _holders(context)
+    is_apart = is_shared_update(program)
     updates = context.coverage.rows(Kind.UPDATE)
     ends = context.coverage.rows(Kind.B, Kind.W)
     before = Groups(updates, _pairs(holder[updates], actions.version[updates] + 1))
     step = actions.microbatch[ends] // program.microbatches
     for row, update in zip(*before.join(ends, _pairs(holder[ends], step)), strict=True):
-        if program.lane_of[row] == program.lane_of[update] and row < update:
+        is_distinct = is_apart[update] and actions.version[row] >= 0
+        if program.lane_of[row] == program.lane_of[update] and row < update and not is_distinct:
             yield context.at(
                 int(row),
                 f"device {program.device_of[row]} runs {context.token(row)} before"
@@ -211,7 +245,25 @@ def _updates_before(context: Context) -> Index:
     place = _holders(context) * (count + 1) + np.arange(count)
     updates = np.sort(place[context.coverage.rows(Kind.UPDATE)])
     before = np.searchsorted(updates, place - place % (count + 1))
-    return np.searchsorted(updates, place) - before
+    return _as_on_compute(context, np.searchsorted(updates, place) - before)
+
+
+def _as_on_compute(context: Context, newest: Index) -> Index:
+    """The same, where a part of an action on the experts stream has what its others have.
+
+    Updates stand on the compute stream, where each action has a part.
+    """
+    program, actions = context.program, context.program.actions
+    is_aside = ~program.is_on_compute[program.lane_of] & (actions.kind <= Kind.R)
+    others = np.flatnonzero(program.is_on_compute[program.lane_of] & (actions.kind <= Kind.R))
+    if not is_aside.any() or not len(others):
+        return newest
+    cell = (actions.stage.astype(np.int64) << 32 | actions.microbatch) << 4 | actions.kind
+    others = others[np.argsort(cell[others], kind="stable")]
+    nearest = np.minimum(np.searchsorted(cell[others], cell[is_aside]), len(others) - 1)
+    newest = newest.copy()
+    newest[is_aside] = newest[others[nearest]]
+    return newest
 
 
 def _resident(context: Context) -> Iterator[Breach]:

@@ -24,7 +24,7 @@ def matched(context: Context) -> Iterator[Breach]:
     for send, receive in ENDS.values():
         yield from _doubled(context, send, receive)
         yield from _needless(context, send, receive)
-        yield from _unsent(context, send, receive)
+        yield from _unsent(context, send)
     yield from _parted(context)
     yield from _crossed(context)
 
@@ -47,8 +47,8 @@ def _needless(context: Context, *kinds: Kind) -> Iterator[Breach]:
             yield context.at(lost, f"{word} carries a value that no other device reads. Remove it.")
 
 
-def _unsent(context: Context, send: Kind, receive: Kind) -> Iterator[Breach]:
-    """What is sent and never received is for `drained` to tell."""
+def _unsent(context: Context, send: Kind) -> Iterator[Breach]:
+    """What is sent and never received is for `drained` to report."""
     unsent = _needed(context, send) & (context.coverage.count(send) == 0)
     for edge, microbatch in np.argwhere(unsent).tolist():
         ends = context.program.graph.edges[edge]
@@ -120,7 +120,7 @@ def _first_crossing(
     program = context.program
     sent, received = _messages(program, sender), _messages(program, receiver)
     if sent.shape != received.shape:
-        return  # a message is missing or doubled, and told as that
+        return  # a message is missing or doubled, and reported as that
     differs = np.flatnonzero((sent != received).any(axis=0))
     if not len(differs):
         return

@@ -13,22 +13,16 @@ from weft.errors import InputError, WeftError
 from weft.explain import Relief
 from weft.ir.program import Program
 from weft.notation import from_json, from_text, from_torch_csv
+from weft.request import Costs
+from weft.request.values import Whole, read
 from weft.schedules import REGISTRY, Schedule
 from weft.simulate import Steady, Step, simulate, steady
 from weft.timeline import Timeline
 from weft.verify import check
 from weft.web.figures import step_of
 from weft.web.helps import what_helps
-from weft.web.numbers import count
 from weft.web.plot import points
-from weft.web.prices import Prices, read_prices
-from weft.web.requests import (
-    MOST_ACTIONS,
-    MOST_MICROBATCHES,
-    Request,
-    read_request,
-    unfolded,
-)
+from weft.web.requests import LIMITS, PageRequest, read_costs, read_request
 from weft.web.view import view
 
 Answer: TypeAlias = dict[str, object]
@@ -55,7 +49,7 @@ def _described(schedule: Schedule) -> Answer:
         "variants": list(schedule.variants),
         "stages_per_device": schedule.stages_for(),
         "loops": schedule.stages_per_device[1] is None,
-        "flushes": not schedule.is_asynchronous,
+        "is_asynchronous": schedule.is_asynchronous,
     }
 
 
@@ -71,30 +65,30 @@ def timelines(asked: Mapping[str, object]) -> Answer:
 def _answer(given: object) -> Answer:
     try:
         request = read_request(given)
+        refusal = request.schedule.accepts(request.shape)
     except WeftError as error:
         return {"refused": str(error)}
-    refusal = request.schedule.accepts(request.shape)
     if refusal is not None:
         return _refused(request, refusal.reason, refusal.nearest)
     try:
         timeline = request.timeline()
         step = step_of(timeline, request.shape.microbatches, _settled(request))
-        return {"timeline": view(timeline, request.name, step)}
+        return {"timeline": view(timeline, request.title, step)}
     except WeftError as error:
-        return {"refused": f"{request.name}: {error}"}
+        return {"refused": f"{request.title}: {error}"}
 
 
-def _settled(request: Request) -> Steady | None:
-    """What a run without flushes settles into, where finding out keeps nobody waiting."""
+def _settled(request: PageRequest) -> Steady | None:
+    """What an asynchronous run settles into, where finding out keeps nobody waiting."""
     if 2 * request.shape.stages * request.shape.microbatches > MOST_PLOTTED:
         return None
     return request.settled()
 
 
-def _refused(request: Request, reason: str, nearest: object) -> Answer:
+def _refused(request: PageRequest, reason: str, nearest: object) -> Answer:
     fields = ("devices", "microbatches", "stages_per_device", "variant")
     return {
-        "refused": f"{request.name} {reason}.",
+        "refused": f"{request.title} {reason}.",
         "nearest": {name: getattr(nearest, name) for name in fields},
     }
 
@@ -123,14 +117,13 @@ def opened(asked: Mapping[str, object]) -> Answer:
         raise InputError("a file has a name and a text")
     found, settled = _read(text, name[:80]), None
     if isinstance(found, Program):
-        found, settled = _timed(found, read_prices(asked.get("costs", {})))
-    elif len(found.program) > MOST_ACTIONS:
-        raise InputError(f"{len(found.program):,} actions; the page shows {MOST_ACTIONS:,}")
+        found, settled = _timed(found, read_costs(asked.get("costs", {})))
     else:
-        check(found.program)  # what cannot have run has no critical path
+        check(LIMITS.unfolded(found.program))  # what cannot have run has no critical path
     own = Step.of(found).microbatches
-    most = max(own, MOST_MICROBATCHES)
-    step = step_of(found, count(asked, "microbatches", most, own), settled)
+    count = Whole(most=max(own, LIMITS.microbatches))
+    microbatches = read(count, asked.get("microbatches", own), "microbatches")
+    step = step_of(found, microbatches, settled)
     return {"timelines": [view(found, step=step) | {"helps": what_helps(found)}]}
 
 
@@ -146,13 +139,13 @@ def _read(text: str, source: str) -> Program | Timeline:
     return from_text(text, source)
 
 
-def _timed(program: Program, prices: Prices) -> tuple[Timeline, Steady | None]:
+def _timed(program: Program, costs: Costs) -> tuple[Timeline, Steady | None]:
     """Its timeline, and where it repeats what it settles into."""
-    whole, cost = unfolded(program), prices.cost(program)
+    whole = LIMITS.unfolded(program)
     check(whole)
     is_small = len(program) <= MOST_PLOTTED
-    settled = steady(program, cost) if program.period and is_small else None
-    return simulate(whole, prices.cost(whole)), settled
+    settled = steady(program, costs.of(program)) if program.period and is_small else None
+    return simulate(whole, costs.of(whole)), settled
 
 
 ANSWERS: dict[str, Callable[[Mapping[str, object]], Answer]] = {

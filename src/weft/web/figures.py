@@ -37,7 +37,7 @@ def _figures(timeline: Timeline, step: Step) -> list[Figure]:
     in_shares = "" if is_physical(timeline) else "; weights of a device count 1"
     return [
         *_times(timeline, step),
-        Figure("bubble, wall", bubble.wall, "share", "idle share of all devices within the step"),
+        Figure("bubble, wall", bubble.wall, "share", "idle fraction of all devices"),
         Figure("bubble, span", bubble.span, "share",
                "of the busiest device, within the longest span"),
         Figure("in flight", _most(timeline.peak_activations), "count",
@@ -49,12 +49,12 @@ def _figures(timeline: Timeline, step: Step) -> list[Figure]:
                "values from device to device"),
         Figure("sent", _sent(timeline) * share, "memory", "size of all messages together"),
         Figure("stale", max(staleness(timeline.program)), "count",
-               "most updates that weights in use lag behind; 0: gradients are exact"),
+               "most updates missing in the weights that are used; 0: gradients are exact"),
     ]  # fmt: skip
 
 
 def step_of(timeline: Timeline, microbatches: int, settled: Steady | None = None) -> Step:
-    """By what a timeline is compared: a run by so many microbatches, a step by those it has."""
+    """By what a timeline is compared: a run by this many microbatches, a step by those it has."""
     is_run = settled is not None or timeline.program.steps > 1
     return Step(microbatches, settled) if is_run else Step.of(timeline)
 

@@ -1,4 +1,4 @@
-"""The page as one file: its parts, its modules and its data, with nothing left to load.
+"""The page as one file: its style, its modules and its data, with nothing left to load.
 
 Modules keep the names by which they import one another; an import map says where each is, which
 is inside the file. A policy in the page keeps the browser from asking any other host.
@@ -22,7 +22,7 @@ from weft.web.view import view
 from weft.web.words import words
 
 FORMAT, VERSION = "weft.page", 1
-PARTS = files("weft.web") / "parts"
+ASSETS = files("weft.web") / "assets"
 
 
 def write_page(
@@ -57,7 +57,7 @@ def page(
 def assembled(content: Mapping[str, object]) -> str:
     """The page of this content: `timelines`, and perhaps `points` or `live`."""
     document = {"format": FORMAT, "version": VERSION, "words": words(), **content}
-    parts = {
+    contents = {
         "title": escape(_title(content)),
         "policy": _policy(is_live="live" in content),
         "style": _text("style.css"),
@@ -65,8 +65,8 @@ def assembled(content: Mapping[str, object]) -> str:
         "data": json.dumps(document, allow_nan=False).replace("<", "\\u003c"),
     }
     text = _text("index.html")
-    for name, part in parts.items():
-        text = text.replace("{{" + name + "}}", part, 1)
+    for name, content_of in contents.items():
+        text = text.replace("{{" + name + "}}", content_of, 1)
     return text
 
 
@@ -87,7 +87,7 @@ def _policy(*, is_live: bool) -> str:
 
 def _modules() -> dict[str, str]:
     """Where each module is: in the page itself."""
-    names = sorted(part.name for part in PARTS.iterdir() if part.name.endswith(".js"))
+    names = sorted(part.name for part in ASSETS.iterdir() if part.name.endswith(".js"))
     return {f"weft/{name}": _inlined(name) for name in names}
 
 
@@ -97,4 +97,4 @@ def _inlined(name: str) -> str:
 
 
 def _text(name: str) -> str:
-    return (PARTS / name).read_text(encoding="utf-8")
+    return (ASSETS / name).read_text(encoding="utf-8")

@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 
-from weft.errors import ProgramError, WeftError
-from weft.explain import Relief, is_fitting, reliefs
+from weft.explain import is_fitting
+from weft.request import Attempt, Passes, Refused, Request, attempts, variants
 from weft.simulate import Step
 from weft.timeline import Timeline
-from weft.web.requests import Request, check_size
-
-UPDATES = 4  # of a run that does not flush, so that it fills
 
 
 def points(request: Request) -> list[dict[str, object]]:
     """A point for each variant of a schedule, and for what makes one fit that does not."""
-    stages = request.schedule.stages_for(request.shape.stages_per_device)
-    shape = request.shape.but(stages_per_device=stages, updates=UPDATES)
-    plain = replace(request, relief=Relief.NONE, has_streams=False)
+    sizes = replace(request.sizes, variant="", updates=None)  # as many updates as fill it
+    plain = replace(request, sizes=sizes, passes=Passes())
     return [
-        found
-        for variant in ("", *request.schedule.variants)
-        for found in _points(replace(plain, shape=shape.but(variant=variant)))
+        _described(found.request) | _found(found)
+        for variant in variants(plain)
+        for found in attempts(variant)
     ]
 
 
@@ -35,29 +30,18 @@ def point(timeline: Timeline, step: Step) -> dict[str, object]:
     }
 
 
-def _points(request: Request) -> Iterator[dict[str, object]]:
-    try:
-        check_size(request.schedule, request.shape)
-        timeline = request.timeline()
-        yield _described(request) | _placed(request, timeline)
-        for relief, again in reliefs(timeline):
-            eased = replace(request, relief=relief)
-            yield _described(eased) | _placed(eased, again)
-    except ProgramError as error:
-        yield _described(request) | {"refused": str(error.findings[0])}
-    except WeftError as error:
-        yield _described(request) | {"refused": str(error)}
-
-
-def _placed(request: Request, timeline: Timeline) -> dict[str, object]:
-    return point(timeline, Step(request.shape.microbatches, request.settled()))
+def _found(found: Attempt | Refused) -> dict[str, object]:
+    if isinstance(found, Refused):
+        return {"refused": found.reason}
+    request = found.request
+    return point(found.timeline, Step(request.shape.microbatches, request.settled()))
 
 
 def _described(request: Request) -> dict[str, object]:
     return {
-        "name": request.name,
-        "schedule": request.schedule.name,
-        "variant": request.shape.variant,
-        "stages_per_device": request.shape.stages_per_device,
-        "relief": request.relief.value,
+        "name": request.title,
+        "schedule": request.name,
+        "variant": request.sizes.variant,
+        "stages_per_device": request.sizes.stages_per_device,
+        "relief": str(request.passes),
     }

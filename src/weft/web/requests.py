@@ -1,131 +1,117 @@
-"""Requests: what a live page asks for, read with suspicion, and its timeline.
+"""Requests: what a live page asks for, read with suspicion, within what keeps nobody waiting.
 
     {"schedule": "1f1b", "variant": "", "devices": 4, "microbatches": 8, "stages_per_device": 1,
-     "updates": 2, "relief": "--recompute all", "streams": false, "forward": 1, ...}
+     "updates": 2, "relief": "--recompute all", "streams": false,
+     "forward": 1, "input_grad": 1, "weight_grad": 1,    a device's share of the model, in units
+     "model": "gpt-6.2b", "device": "a100",              or a model on devices, in seconds
+     "microbatch_size": 1, "expert_parallel": 1,         and bytes
+     "latency": 0, "bandwidth": 0, "capacity": 0,        a link, and the memory of a device
+     "lengths": [1, 1, 2, 1]}                            of the model's equal pieces, in order
 
-`prices` has all that things cost.
+In units a message has size 1, as have the weights of a device and what it saves of a microbatch.
+A link or a capacity of 0 is the usual one: that of the device, in units no limit. No file is read.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
+from weft.cost import Share, device_named, model_named
 from weft.errors import InputError
-from weft.explain import Relief, relieved
+from weft.explain import Relief
 from weft.ir.program import Program
-from weft.lower import experts, offload, recompute, wires
-from weft.schedules import REGISTRY, Schedule, Shape
-from weft.simulate import Steady, settling, simulate, steady
+from weft.request import Costs, Limits, Machine, Overrides, Passes, Prices, Request, Sizes
+from weft.request.values import Text, picked, read
+from weft.schedules import REGISTRY, Shape
 from weft.timeline import Timeline
-from weft.verify import check
-from weft.web.numbers import count, text
-from weft.web.prices import Prices, read_prices
+from weft.verify import Report, check
 
-MOST_DEVICES = 256
-MOST_MICROBATCHES = 4096
-MOST_STAGES_PER_DEVICE = 32
-MOST_ACTIONS = 300_000
-MOST_UPDATES = 64  # of a run that does not flush
+LIMITS = Limits(
+    actions=300_000,
+    devices=256,
+    microbatches=4096,
+    stages_per_device=32,
+    updates=64,
+    remedy="the page shows {most:,}. `weft draw -o page.html` takes more.",
+)
+NAME = Text(most=80)
+SIZES = ("devices", "microbatches", "stages_per_device", "variant")
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
-    """A schedule at a shape, with its costs."""
+@dataclass(frozen=True)
+class PageRequest(Request):
+    """A request whose program is kept, since most questions change costs alone."""
 
-    schedule: Schedule
-    shape: Shape
-    prices: Prices
-    relief: Relief = Relief.NONE
     has_streams: bool = False
-
-    @property
-    def name(self) -> str:
-        variant = self.shape.variant
-        name = f"{self.schedule.name} ({variant})" if variant else self.schedule.name
-        return f"{name} {self.relief.value}".rstrip()
 
     def timeline(self) -> Timeline:
         """The proved program, timed; InputError or ProgramError where there is none."""
-        program = proved(self.schedule.name, self.shape)
-        if self.has_streams:
-            return _in_streams(program, self.prices, self.relief)
-        timeline = simulate(program, self.prices.cost(program))
-        if self.relief is Relief.NONE:
-            return timeline
-        return simulate(relieved(timeline, self.relief), timeline.cost)
+        return (self.in_streams() if self.has_streams else self.timed())[0]
 
-    def settled(self) -> Steady | None:
-        """What it settles into where it does not flush; what waits on the host delays nothing."""
-        if not self.schedule.is_asynchronous:
-            return None
-        program = settling(self.schedule, self.shape)
-        program = recompute(program) if self.relief.is_recomputing else program
-        return steady(program, self.prices.cost(program))
+    def proved(self) -> tuple[Program, Report]:
+        return proved(self.name, self.shape)
+
+    def _made(self) -> Program:
+        return self.proved()[0]
 
 
 @lru_cache(maxsize=16)
-def proved(name: str, shape: Shape) -> Program:
-    """The program of a schedule, in full; kept, since most questions change costs alone."""
-    program = unfolded(REGISTRY[name].program(shape))
-    check(program)
-    return program
+def proved(name: str, shape: Shape) -> tuple[Program, Report]:
+    """The program of a schedule, in full, and its proof."""
+    program = LIMITS.unfolded(REGISTRY[name].program(shape))
+    return program, check(program)
 
 
-def read_request(given: object) -> Request:
+def read_request(given: object) -> PageRequest:
     """A request out of JSON; InputError where it makes no sense or asks for too much."""
     if not isinstance(given, Mapping):
         raise InputError("a request is an object")
-    schedule = REGISTRY[text(given, "schedule")]
-    shape = Shape(
-        devices=count(given, "devices", MOST_DEVICES),
-        microbatches=count(given, "microbatches", MOST_MICROBATCHES),
-        stages_per_device=count(
-            given, "stages_per_device", MOST_STAGES_PER_DEVICE, schedule.stages_for()
-        ),
-        variant=text(given, "variant"),
-        updates=count(given, "updates", MOST_UPDATES),
+    schedule = REGISTRY[_name(given, "schedule")]
+    sizes = picked(Sizes, given, *SIZES, *(("updates",) if schedule.is_asynchronous else ()))
+    return PageRequest(
+        schedule.name,
+        sizes,
+        passes=Passes.of(_relief(given)),
+        costs=read_costs(given),
+        limits=LIMITS,
+        has_streams=given.get("streams") is True,
     )
-    check_size(schedule, shape)
-    return Request(
-        schedule, shape, read_prices(given), _relief(given), given.get("streams") is True
-    )
+
+
+def read_costs(given: object) -> Costs:
+    """Costs out of JSON; InputError where they make no sense."""
+    if not isinstance(given, Mapping):
+        raise InputError("costs are an object")
+    asked = {name: value for name, value in given.items() if value != 0}
+    names = ("latency", "bandwidth", "capacity", "lengths")
+    overrides = picked(Overrides, asked, *names)
+    if _name(given, "model") or _name(given, "device"):
+        return replace(_machine(given), overrides=overrides)
+    prices = picked(Prices, given, "forward", "input_grad", "weight_grad")
+    base = Costs.asked(prices, Machine()).base
+    assert isinstance(base, Share)
+    return Costs(replace(base, message=1.0), overrides).with_copies()
+
+
+def _machine(given: Mapping[str, object]) -> Costs:
+    """A model and a device by their names alone."""
+    for name, known in (("model", model_named), ("device", device_named)):
+        known(_name(given, name))
+    names = ("model", "device", "microbatch_size", "expert_parallel")
+    return Costs.asked(Prices(), picked(Machine, given, *names))
 
 
 def _relief(given: Mapping[str, object]) -> Relief:
     try:
-        return Relief(text(given, "relief"))
+        return Relief(_name(given, "relief"))
     except ValueError:
         known = ", ".join(repr(relief.value) for relief in Relief)
         raise InputError(f"relief is one of {known}") from None
 
 
-def check_size(schedule: Schedule, shape: Shape) -> None:
-    """Refuse what would keep the page waiting."""
-    steps = shape.updates if schedule.is_asynchronous else 1
-    actions = 2 * shape.stages * shape.microbatches * steps
-    if actions > MOST_ACTIONS:
-        raise InputError(
-            f"{shape.devices} devices, {shape.microbatches} microbatches and"
-            f" {shape.stages_per_device} stages per device make {actions:,} actions or more; the"
-            f" page shows {MOST_ACTIONS:,}. `weft draw -o page.html` takes more."
-        )
-
-
-def unfolded(program: Program) -> Program:
-    """The program in full, however often its body repeats; InputError where that is too much."""
-    if program.total > MOST_ACTIONS:
-        raise InputError(f"{program.total:,} actions; the page shows {MOST_ACTIONS:,}")
-    return program.unrolled() if program.period else program
-
-
-def _in_streams(program: Program, prices: Prices, relief: Relief) -> Timeline:
-    """With every stream in use: pairs cut into parts, all saved state offloaded, and wires."""
-    has_pairs = bool(program.actions.joined.any())
-    if relief.is_recomputing:
-        program = recompute(program)
-    if has_pairs:
-        program = experts(program, layers=1)
-    cost = prices.cost(program)
-    return simulate(wires(offload(simulate(program, cost))), cost)
+def _name(given: Mapping[str, object], name: str) -> str:
+    """A short text; empty where there is none."""
+    found: str = read(NAME, given.get(name, ""), name)
+    return found

@@ -63,7 +63,7 @@ def _group(timeline: Timeline) -> str:
     """What sets timelines apart before any figure does."""
     if is_fitting(timeline) is False:
         return "does not fit"
-    return "older weights" if max(staleness(timeline.program)) else "exact gradients"
+    return "stale weights" if max(staleness(timeline.program)) else "exact gradients"
 
 
 def _unit(unit: Unit) -> dict[str, object]:

@@ -6,7 +6,7 @@ from weft.draw.legend import PART_WORDS, WORDS
 from weft.draw.marks import LETTERS, Mark
 from weft.draw.palette import HATCHED, PALETTES, TINTS, Palette, colour
 from weft.ir.kinds import Kind, Part
-from weft.notation.tokens import FORMS
+from weft.notation.tokens import SPELLINGS
 from weft.timeline.idle import Cause
 
 
@@ -29,7 +29,7 @@ def _part(part: Part) -> dict[str, object]:
 
 
 def _kind(kind: Kind) -> dict[str, object]:
-    prefix, letter = FORMS[kind]
+    prefix, letter = SPELLINGS[kind]
     return {
         "name": kind.name,
         "word": WORDS.get(kind, kind.name.lower().replace("_", " ")),

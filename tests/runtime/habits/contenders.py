@@ -1,6 +1,6 @@
 """The contenders: plain torch on the unsplit model, the reference, and the pipeline.
 
-Each trains the modules of a case, made anew with the same weights, and tells what it saw. Plain
+Each trains the modules of a case, made anew with the same weights, and reports what it saw. Plain
 torch shares with Weft only the definition of what is drawn.
 """
 
@@ -22,9 +22,10 @@ from tests.runtime.habits.case import GRAPHS, Case
 from tests.runtime.habits.forms import Record
 from weft import runtime
 from weft.ir.graph import Graph
-from weft.runtime import Delayed, Pipeline, Reference
-from weft.runtime.delayed import versions_of
-from weft.runtime.stage.randomness import Draw, Drawn, keyed
+from weft.runtime import Pipeline, Reference
+from weft.runtime.stage.keyed import KeyedModules
+from weft.runtime.stage.randomness import Draw
+from weft.runtime.stage.seeds import Drawn
 
 SEED = 3
 
@@ -184,7 +185,7 @@ def plain(case: Case) -> Trace:
     """The unsplit model: forward and backward of each microbatch, then the update."""
     whole = whole_of(case)
     trace, draw = Trace(), Draw(SEED)
-    keyed(whole, draw)
+    KeyedModules([("", whole)], draw)
     make = optimizer_of(case)
     optimizer = make(whole.named_parameters()) if make else None
     for number, action in enumerate(case.training.steps):
@@ -263,42 +264,29 @@ def _update(
 
 
 def reference(case: Case) -> Trace:
-    """The same program by the reference, or by delayed training where it is asynchronous."""
+    """The same program by the reference."""
     stages = stages_of(case)
     trace, run = Trace(), _reference(case, stages)
     for number, action in enumerate(case.training.steps):
         if action != "evaluate":
             with casting(case):
-                loss = _step(run, case, number, is_updated=action == "update")
+                batch, target = case.batch(number)
+                is_updated = action == "update"
+                loss = run.step(batch, target, weights=case.weights, update=is_updated)
             trace.note(f"loss of step {number}", loss)
     for index, stage in enumerate(stages):
         trace.look(stage, prefix_of(case, index))
     return trace
 
 
-def _step(run: Reference | Delayed, case: Case, number: int, *, is_updated: bool) -> Tensor:
-    batch, target = case.batch(number)
-    if isinstance(run, Delayed):
-        return run.step(batch, target, weights=case.weights)
-    return run.step(batch, target, weights=case.weights, update=is_updated)
-
-
-def _reference(case: Case, stages: Sequence[nn.Module]) -> Reference | Delayed:
-    make, clip, program = optimizer_of(case), case.training.clip, case.plan.program
-    if not case.is_asynchronous:
-        return Reference(stages, program, loss=case.loss(), optimizer=make, clip=clip, seed=SEED)
-    assert make is not None
-    version, late = versions_of(program)
-    return Delayed(
+def _reference(case: Case, stages: Sequence[nn.Module]) -> Reference:
+    return Reference(
         stages,
-        version,
-        microbatches=program.microbatches,
+        case.plan.program,
         loss=case.loss(),
-        optimizer=make,
-        backward=late,
-        clip=clip,
-        groups=[[stage] for stage in range(len(stages))],
-        recompute=case.is_recomputed,
+        optimizer=optimizer_of(case),
+        clip=case.training.clip,
+        groups=[[stage] for stage in range(len(stages))] if case.is_asynchronous else None,
         seed=SEED,
     )
 

@@ -47,12 +47,12 @@ STEPS: tuple[tuple[str, ...], ...] = (
 
 
 def drawn(number: int) -> Case:
-    """Of every schedule; now and then of a graph, or of one that does not flush."""
+    """Of every schedule; now and then of a graph, or of an asynchronous one."""
     random = Random(number)
     kind = random.choices(("chain", "graph", "asynchronous"), (8, 1, 1))[0]
-    plan = {"chain": _chain, "graph": _graph, "asynchronous": _flow}[kind](random)
+    plan = {"chain": _chain, "graph": _graph, "asynchronous": _asynchronous}[kind](random)
     model = _model(random, plan)
-    return Case(model, plan, _training(random, model, is_flow=kind == "asynchronous"))
+    return Case(model, plan, _training(random, model, is_asynchronous=kind == "asynchronous"))
 
 
 def cases() -> st.SearchStrategy[Case]:
@@ -82,7 +82,7 @@ def _graph(random: Random) -> Plan:
     return _passed(random, plan) if _happens(random, 0.4) else plan
 
 
-def _flow(random: Random) -> Plan:
+def _asynchronous(random: Random) -> Plan:
     names = [schedule.name for schedule in REGISTRY if schedule.is_asynchronous]
     plan = random.choice(plans_of(random.choice(names)))
     return replace(plan, passes=("recompute",)) if _happens(random, 0.3) else plan
@@ -181,12 +181,12 @@ def _has_line(module: nn.Module) -> bool:
 # training
 
 
-def _training(random: Random, model: Model, *, is_flow: bool) -> Training:
-    optimizers = ("momentum", "adamw") if is_flow else ("momentum", "adamw", "none")
+def _training(random: Random, model: Model, *, is_asynchronous: bool) -> Training:
+    optimizers = ("momentum", "adamw") if is_asynchronous else ("momentum", "adamw", "none")
     return Training(
         optimizer=random.choice(optimizers),
         clip=0.5 if _happens(random, 0.3) else None,
-        steps=("update",) * random.randint(2, 5) if is_flow else random.choice(STEPS),
+        steps=("update",) * random.randint(2, 5) if is_asynchronous else random.choice(STEPS),
         is_ragged=_happens(random, 0.5),
         is_weighted=_happens(random, 0.25),
         is_cast=model.dtype == "float32" and _happens(random, 0.5),

@@ -21,17 +21,19 @@ from tests.runtime.habits.judge import judge
 from weft import runtime
 from weft.ir.kinds import Kind
 from weft.ir.program import Program
-from weft.runtime import pipeline
-from weft.runtime.flushing import Flushing
+from weft.runtime import assembly
+from weft.runtime.criterion import Criterion
 from weft.runtime.lane import bind, steps
 from weft.runtime.pipeline import Pipeline
-from weft.runtime.stage import deferred, outline, randomness, stage
+from weft.runtime.stage import borders, deferred, keyed, outline, prints
+from weft.runtime.stage.borders import Borders
 from weft.runtime.stage.buffers import Buffers
+from weft.runtime.stage.contexts import Contexts
 from weft.runtime.stage.deferred import Layer
 from weft.runtime.stage.randomness import Draw
-from weft.runtime.stage.shapes import StageForms
-from weft.runtime.stage.stage import Stage
+from weft.runtime.stage.shapes import StageShapes
 from weft.runtime.stage.values import Value
+from weft.runtime.training import Training
 
 MOST = 1000  # cases
 
@@ -56,7 +58,7 @@ def _split_without_repeats(patch: pytest.MonkeyPatch) -> None:
 
 
 def _shared_modules(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(pipeline, "unshared", lambda stages: (list(stages), set()))
+    patch.setattr(assembly, "unshared", lambda stages: (list(stages), set()))
 
 
 # randomness
@@ -68,7 +70,7 @@ def _nothing_keyed(patch: pytest.MonkeyPatch) -> None:
 
 def _only_dropout_keyed(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(
-        randomness, "_may_draw", lambda module: isinstance(module, nn.modules.dropout._DropoutNd)
+        keyed, "_may_draw", lambda module: isinstance(module, nn.modules.dropout._DropoutNd)
     )
 
 
@@ -76,30 +78,23 @@ def _only_dropout_keyed(patch: pytest.MonkeyPatch) -> None:
 
 
 def _first_output_alone(patch: pytest.MonkeyPatch) -> None:
-    right = Pipeline._set_loss
+    right = Criterion.__call__
 
-    def wrong(self: Pipeline, *given: Any) -> None:
-        right(self, *given)
-        for one in self._copies.values():
-            if one.loss is not None:
-                one.loss = _of_the_first(one.loss)
+    def wrong(self: Criterion, out: Any, microbatch: int) -> Tensor:
+        return right(self, out[0] if type(out) is tuple else out, microbatch)
 
-    patch.setattr(Pipeline, "_set_loss", wrong)
-
-
-def _of_the_first(loss: Callable[[Any, int], Tensor]) -> Callable[[Any, int], Tensor]:
-    return lambda out, microbatch: loss(out[0] if type(out) is tuple else out, microbatch)
+    patch.setattr(Criterion, "__call__", wrong)
 
 
 def _complex_without_gradient(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(stage, "learns", Tensor.is_floating_point)
+    patch.setattr(borders, "learns", Tensor.is_floating_point)
 
 
 def _by_dimensions(patch: pytest.MonkeyPatch) -> None:
     """What has no dimension is taken for the loss, and the loss for what has none."""
 
-    def wrong(self: Stage, outputs: Any, gradients: Any) -> tuple[list[Tensor], list[Tensor]]:
-        given = [None] * len(outputs) if self.loss is not None else gradients
+    def wrong(self: Borders, outputs: Any, gradients: Any) -> tuple[list[Tensor], list[Tensor]]:
+        given = [None] * len(outputs) if self._role.loss is not None else gradients
         roots = [
             (value, torch.ones_like(value) if grad is None else grad)
             for value, grad in zip(outputs, given, strict=True)
@@ -107,7 +102,7 @@ def _by_dimensions(patch: pytest.MonkeyPatch) -> None:
         ]
         return [value for value, _ in roots], [grad for _, grad in roots]
 
-    patch.setattr(Stage, "_differentiable", wrong)
+    patch.setattr(Borders, "roots", wrong)
 
 
 # hooks
@@ -143,7 +138,7 @@ def _last_edge_first(patch: pytest.MonkeyPatch) -> None:
 
 
 def _any_layout(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(stage, "contiguous", Tensor.detach)
+    patch.setattr(borders, "contiguous", Tensor.detach)
 
 
 # memory
@@ -151,7 +146,7 @@ def _any_layout(patch: pytest.MonkeyPatch) -> None:
 
 def _later_buffers(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Buffers, "again", lambda self, _: self.copies())
-    patch.setattr(stage, "_are_same", lambda *_: True)  # which would notice
+    patch.setattr(prints, "_are_same", lambda *_: True)  # which would notice
 
 
 def _all_or_nothing(patch: pytest.MonkeyPatch) -> None:
@@ -190,13 +185,14 @@ def _all_trained_after_evaluate(patch: pytest.MonkeyPatch) -> None:
 
 
 def _gradients_discarded(patch: pytest.MonkeyPatch) -> None:
-    right = Flushing._updated
+    right = Training.settle
 
-    def wrong(self: Flushing, *given: Any) -> Any:
-        self._is_updating = True
-        return right(self, *given)
+    def wrong(self: Training) -> Any:
+        found = right(self)
+        self._weights.give_up()
+        return found
 
-    patch.setattr(Flushing, "_updated", wrong)
+    patch.setattr(Training, "settle", wrong)
 
 
 # autograd
@@ -204,15 +200,15 @@ def _gradients_discarded(patch: pytest.MonkeyPatch) -> None:
 
 def _checkpoint_unrecorded(patch: pytest.MonkeyPatch) -> None:
     """A checkpoint that runs in the backward finds no tape."""
-    right = Stage._going_back
+    right = Contexts.backward
 
     @contextmanager
-    def wrong(self: Stage, saved: Any) -> Iterator[None]:
+    def wrong(self: Contexts, saved: Any) -> Iterator[None]:
         with right(self, saved):
             self._recorder.tape = None
             yield
 
-    patch.setattr(Stage, "_going_back", wrong)
+    patch.setattr(Contexts, "backward", wrong)
 
 
 def _one_type(patch: pytest.MonkeyPatch) -> None:
@@ -223,7 +219,7 @@ def _one_type(patch: pytest.MonkeyPatch) -> None:
 
 
 def _inputs_not_copied(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(StageForms, "changes_inputs", lambda *_: False)
+    patch.setattr(StageShapes, "changes_inputs", lambda *_: False)
 
 
 def _only_tensors(patch: pytest.MonkeyPatch) -> None:
@@ -300,8 +296,8 @@ def main() -> None:
     warnings.simplefilter("ignore")
     for name, fault in FAULTS.items():
         found = found_after(fault)
-        told = f"found by case {found}" if found else f"not found in {MOST} cases"
-        print(f"{name}: {told}", file=sys.stdout, flush=True)
+        text = f"found by case {found}" if found else f"not found in {MOST} cases"
+        print(f"{name}: {text}", file=sys.stdout, flush=True)
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ from tests.runtime.habits.contenders import (
 from tests.runtime.habits.grammar import Layer
 from weft.errors import WeftError
 from weft.ir.kinds import Kind
-from weft.runtime.delayed import versions_of
+from weft.runtime.reference import versions_of
 
 Outcome = Literal["equal", "refused", "wrong", "void"]
 
@@ -68,7 +68,7 @@ def judge(case: Case) -> Verdict:
 def failure(case: Case, error: Exception, found: Trace) -> Verdict:
     """A refusal is an error of Weft's own, and not one that wraps whatever went wrong.
 
-    It comes before any weight has changed, but without a flush other stages may be ahead.
+    It comes before any weight has changed, but asynchronous stages may be ahead.
     """
     if not isinstance(error, WeftError) or re.search(r"device \d+ failed", str(error)):
         return Verdict("wrong", (f"pipeline fails: {_text(error)}",))
@@ -91,7 +91,7 @@ def compared(case: Case, found: Trace, wanted: Trace) -> Verdict:
 
 
 def is_plain(case: Case) -> bool:
-    """Whether weights are never late, so that plain torch says what is right."""
+    """Whether weights are never stale, so that plain torch says what is right."""
     if not case.is_asynchronous:
         return True
     program, updates = case.plan.program, len(case.training.steps)

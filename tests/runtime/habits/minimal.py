@@ -36,7 +36,7 @@ def features(case: Case) -> frozenset[str]:
     found = {layer.habit for layer in model.layers if layer.habit not in PLAIN_HABITS}
     found |= {f"form {layer.form}" for layer in model.layers if layer.form != "tensor"}
     actions, pipes = plan.program.actions, plan.program.placement.pipes
-    told = {
+    shown = {
         "split": model.is_split,
         f"data {model.data}": model.data != "tensor",
         f"loss {model.loss}": model.loss != "squared",
@@ -57,7 +57,7 @@ def features(case: Case) -> frozenset[str]:
         "cast": training.is_cast,
         "weighted": training.is_weighted,
     }
-    return frozenset(found | {name for name, holds in told.items() if holds})
+    return frozenset(found | {name for name, holds in shown.items() if holds})
 
 
 def _simpler(case: Case) -> Iterator[Case]:

@@ -1,4 +1,4 @@
-"""The long run: so many cases, what came of them, and a minimal case for each way to fail.
+"""The long run: this many cases, what came of them, and a minimal case for each way to fail.
 
 python -m tests.runtime.habits.run --cases 20000 --seed 0
 """
@@ -34,8 +34,8 @@ class Fault:
     count: int = 1
 
     def __str__(self) -> str:
-        told = ", ".join(sorted(features(self.case)))
-        return f"[case {self.first}, {self.count} in all] {told}\n{self.case!r}\n{self.verdict}"
+        shown = ", ".join(sorted(features(self.case)))
+        return f"[case {self.first}, {self.count} in all] {shown}\n{self.case!r}\n{self.verdict}"
 
 
 @dataclass
@@ -70,8 +70,8 @@ class Findings:
 
     @property
     def progress(self) -> str:
-        told = ", ".join(f"{count} {kind}" for kind, count in sorted(self.kinds.items()))
-        return f"{sum(self.kinds.values())} cases: {told}; {len(self.faults)} ways to fail"
+        shown = ", ".join(f"{count} {kind}" for kind, count in sorted(self.kinds.items()))
+        return f"{sum(self.kinds.values())} cases: {shown}; {len(self.faults)} ways to fail"
 
     def __str__(self) -> str:
         tried = sum(self.kinds.values()) - self.kinds["void"]
@@ -88,8 +88,8 @@ def reason(verdict: Verdict) -> str:
     """Why, without the numbers and names of one case."""
     words = (verdict.reasons or ("",))[0].split()
     schedules = {schedule.name for schedule in REGISTRY}
-    told = ["(schedule)" if word in schedules else _general(word) for word in words]
-    return re.sub(r"(… )+", "… ", " ".join(told))[:120]
+    shown = ["(schedule)" if word in schedules else _general(word) for word in words]
+    return re.sub(r"(… )+", "… ", " ".join(shown))[:120]
 
 
 def _general(word: str) -> str:
@@ -103,9 +103,9 @@ def kind_of(verdict: Verdict) -> str:
     if verdict.kind != "wrong":
         return verdict.kind
     first = verdict.reasons[0]
-    for told in ("not the reference's", "not plain torch's", "hooks of", "mode", "after"):
-        if told in first:
-            return told
+    for shown in ("not the reference's", "not plain torch's", "hooks of", "mode", "after"):
+        if shown in first:
+            return shown
     return reason(verdict) if "fails" in first else re.sub(r".*: ", "", first)
 
 
@@ -120,8 +120,8 @@ def main() -> None:
     for index in range(asked.cases):
         findings.add(drawn(asked.seed * asked.cases + index))
         if index % CHUNK == CHUNK - 1:
-            told = f"{time.monotonic() - begin:6.0f} s  {findings.progress}"
-            print(told, file=sys.stderr, flush=True)
+            shown = f"{time.monotonic() - begin:6.0f} s  {findings.progress}"
+            print(shown, file=sys.stderr, flush=True)
     print(findings)
 
 

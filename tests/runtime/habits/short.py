@@ -10,9 +10,9 @@ class Short:
 
     def __repr__(self) -> str:
         values = [(field, getattr(self, field.name)) for field in fields(self)]  # type: ignore[arg-type]
-        told = [
+        shown = [
             f"{value!r}" if field.default is MISSING else f"{field.name}={value!r}"
             for field, value in values
             if field.default is MISSING or value != field.default
         ]
-        return f"{type(self).__name__}({', '.join(told)})"
+        return f"{type(self).__name__}({', '.join(shown)})"

@@ -43,7 +43,7 @@ def test_compositions_are_right_or_refused() -> None:
     def look(case: Case) -> None:
         verdict = judge(case)
         kinds[verdict.kind] += 1
-        assert verdict.kind != "wrong", told(case)
+        assert verdict.kind != "wrong", smallest(case)
 
     look()
     trained = EXAMPLES - kinds["void"]
@@ -51,10 +51,10 @@ def test_compositions_are_right_or_refused() -> None:
     assert kinds["void"] <= MOST_VOID * EXAMPLES, kinds
 
 
-def told(case: Case) -> str:
+def smallest(case: Case) -> str:
     """The smallest case that fails as this one does, and how."""
-    smallest = reduced(case, lambda one: judge(one).kind == "wrong")
-    return f"{smallest!r}\n{judge(smallest)}\nfirst seen as {case!r}"
+    found = reduced(case, lambda one: judge(one).kind == "wrong")
+    return f"{found!r}\n{judge(found)}\nfirst seen as {case!r}"
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)

@@ -8,7 +8,7 @@ from tests.runtime.habits.grammar import Layer
 LINE = Layer("Linear")
 ONE_STEP = Training(steps=("update",))
 GRADIENTS = Training("none", steps=("update",))
-FLOW = Plan("pipedream", devices=1, microbatches=1)
+ASYNC = Plan("pipedream", devices=1, microbatches=1)
 
 
 def _chain(*layers: Layer | str, is_split: bool = False, **others: str) -> Model:
@@ -171,12 +171,12 @@ WITNESSES: dict[str, Case] = {
         _gpipe(2, "recompute"),
         GRADIENTS,
     ),
-    "a backward hook behind what does not learn": Case(
+    "a backward hook after what does not learn": Case(
         _chain(Layer("Linear", is_frozen=True), Layer("BackwardPreHook", is_frozen=True), "Linear"),
         _gpipe(3),
         ONE_STEP,
     ),
-    "in place behind a layer and a split backward": Case(
+    "in place after a layer and a split backward": Case(
         Model((LINE, Layer("ReLUInPlace"), LINE), (2, 1), is_split=False),
         _gpipe(2, "split"),
         ONE_STEP,
@@ -184,11 +184,11 @@ WITNESSES: dict[str, Case] = {
     "a weight made by a hook and a split backward": _split("SpectralHook", "Linear"),
     "a weight masked by a hook and a split backward": _split("PrunedWithoutBias", "Linear"),
     # asynchronous
-    "a weight's hook, asynchronous": Case(_chain("WeightHook"), FLOW, ONE_STEP),
-    "a hook after accumulation, asynchronous": Case(_chain("AccumulateHook"), FLOW, ONE_STEP),
-    "a weight that is bounded, asynchronous": Case(_chain("Clamped"), FLOW, ONE_STEP),
+    "a weight's hook, asynchronous": Case(_chain("WeightHook"), ASYNC, ONE_STEP),
+    "a hook after accumulation, asynchronous": Case(_chain("AccumulateHook"), ASYNC, ONE_STEP),
+    "a weight that is bounded, asynchronous": Case(_chain("Clamped"), ASYNC, ONE_STEP),
     "a reentrant checkpoint, asynchronous": Case(
-        Model((LINE, Layer("CheckpointedReentrant")), (2,)), FLOW, ONE_STEP
+        Model((LINE, Layer("CheckpointedReentrant")), (2,)), ASYNC, ONE_STEP
     ),
     "a norm of stages that do not learn, asynchronous": Case(
         Model((LINE, Layer("Linear", is_frozen=True), Layer("Linear", same_as=1)), (2, 1)),

@@ -18,6 +18,7 @@ from weft.draw.svg.frame import Frame, Row
 from weft.draw.view import View
 from weft.ir.actions import Index
 from weft.ir.earliest import Seconds
+from weft.ir.kinds import Kind
 from weft.timeline import Timeline
 
 SEAM = 1.0  # between boxes wide enough for it
@@ -117,7 +118,18 @@ def _stacked(marks: tuple[Mark, ...], piece: _Piece, row: Row) -> Iterator[Box]:
 
 
 def moments(timeline: Timeline, view: View, frame: Frame, row: Row) -> Iterator[Box]:
-    """What takes no time and is worth a line: updates, and sends where they have a row."""
+    """What takes no time and is worth a line: updates, and sends and sums where they have a row.
+
+    A sum often ends with a send: it has the lower half of the row, in front of the others.
+    """
+    found = list(_instants(timeline, view, frame, row))
+    yield from (box for box in found if box.mark.kind is not Kind.REDUCE)
+    for box in found:
+        if box.mark.kind is Kind.REDUCE:
+            yield box._replace(y=row.top + row.height / 2, height=row.height / 2 + 1)
+
+
+def _instants(timeline: Timeline, view: View, frame: Frame, row: Row) -> Iterator[Box]:
     program, marks_of = timeline.program, view.marker(timeline)
     opening = float(timeline.start.min())
     for slots in row.band.lanes:
@@ -143,7 +155,7 @@ def drawn(marked: Iterable[Box], palette: Palette) -> Iterator[str]:
 
 
 def fill(mark: Mark, palette: Palette) -> str:
-    """Its colour, hatched where it must be told apart without colour."""
+    """Its colour, hatched where it must stand out without colour."""
     code = shade(mark, palette).code
     return f"url(#{_hatch(code)})" if mark.kind in HATCHED else code
 

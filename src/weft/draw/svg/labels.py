@@ -62,7 +62,7 @@ class Labels:
         words = self.words(mark)
         for below in dict.fromkeys((version_of(mark), "")):
             own, longest = (
-                width_of(told, 1.0, subscript=below) for told in (words, self.words(self.longest))
+                width_of(label, 1.0, subscript=below) for label in (words, self.words(self.longest))
             )
             yield words, below, own if mark.number == "" else max(own, longest)
         if mark.part is not None:

@@ -26,8 +26,8 @@ def head(timeline: Timeline, width: float) -> list[tuple[float, str]]:
     room = width - 2 * MARGIN
     titles = wrap(title(timeline.program), int(room / TITLE / ADVANCE))
     phrases = flowed([(width_of(words, SIZE), words) for words in figures(timeline)], room)
-    told = [" · ".join(words for _, words in line) for line in phrases]
-    return [*((TITLE, line) for line in titles), *((SIZE, line) for line in told)]
+    lines = [" · ".join(words for _, words in line) for line in phrases]
+    return [*((TITLE, line) for line in titles), *((SIZE, line) for line in lines)]
 
 
 def head_height(lines: list[tuple[float, str]]) -> float:

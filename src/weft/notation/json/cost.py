@@ -14,7 +14,8 @@
 Only "stages" is needed, and of a stage only "forward". Seconds of a stage: forward, input_grad,
 weight_grad, recompute (as forward where it is left out), update, reduce, and backward, which
 takes the place of input_grad + weight_grad where the program splits no backward of the stage and
-stands in all stages or none; bytes: weights, gradients, optimizer, saved, inputs; 0 where they are
+stands in all stages or none, and close, which passes between the last gradient of a stage and its
+sum or update; bytes: weights, gradients, optimizer, saved, inputs; 0 where they are
 left out. "overhead" is what a host needs between two actions. "message" is one number of bytes
 for every edge, or a list with one for each edge. "parts" are the shares of F and of I
 that are attention, dispatch, experts and combine. A bandwidth or capacity that is left out or
@@ -50,8 +51,8 @@ from weft.notation.places import shown
 
 FORMAT = "weft.cost"
 
-_WHOLE = "backward"
-_TIMES = tuple(field.name for field in fields(Times) if field.name != _WHOLE)
+_WHOLE, _CLOSE = "backward", "close"
+_TIMES = tuple(field.name for field in fields(Times) if field.name not in (_WHOLE, _CLOSE))
 _LIMITS = ("capacity", "host_capacity")
 _BYTES = tuple(field.name for field in fields(Memory) if field.name not in _LIMITS)
 _LINK = ("latency", "bandwidth")
@@ -102,8 +103,9 @@ def _stage_object(cost: Cost, stage: int) -> dict[str, float]:
     sizes = {name: float(getattr(cost.memory, name)[stage]) for name in _BYTES}
     usual = dict.fromkeys((*_TIMES, *_BYTES), 0.0) | {"recompute": times["forward"]}
     given = {name: value for name, value in (times | sizes).items() if value != usual[name]}
-    whole = {} if cost.times.backward is None else {_WHOLE: float(cost.times.backward[stage])}
-    return {"forward": times["forward"], **whole, **given}
+    columns = {_WHOLE: cost.times.backward, _CLOSE: cost.times.close}
+    others = {name: float(found[stage]) for name, found in columns.items() if found is not None}
+    return {"forward": times["forward"], **others, **given}
 
 
 def _message_object(message: float | tuple[float, ...]) -> object:
@@ -155,7 +157,7 @@ def _stages(node: Node) -> list[dict[str, float]]:
     """Seconds and bytes of each stage, by name."""
     stages = []
     for item in node.items():
-        members = item.members((*_TIMES, _WHOLE, *_BYTES), ("forward",))
+        members = item.members((*_TIMES, _WHOLE, _CLOSE, *_BYTES), ("forward",))
         stages.append({name: member.number() for name, member in members.items()})
     with node.place():
         check_stages(len(stages))
@@ -172,7 +174,9 @@ def _column(stages: list[dict[str, float]], name: str) -> PerStage:
 
 def _times(stages: list[dict[str, float]]) -> Times:
     times = Times(*(_column(stages, name) for name in _TIMES))
-    return replace(times, backward=_column(stages, _WHOLE)) if _WHOLE in stages[0] else times
+    whole = _column(stages, _WHOLE) if _WHOLE in stages[0] else None
+    is_closing = any(_CLOSE in stage for stage in stages)
+    return replace(times, backward=whole, close=_column(stages, _CLOSE) if is_closing else None)
 
 
 def _message(node: Node | None) -> float | tuple[float, ...]:

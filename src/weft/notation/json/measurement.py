@@ -38,7 +38,7 @@ def measurement_object(measurement: Measurement) -> dict[str, object]:
 
 
 def read_measurement(node: Node, stages: int) -> Measurement:
-    """The measurement of a cost with so many stages."""
+    """The measurement of a cost with that many stages."""
     members = node.members(_READERS, ("date",))
     return Measurement(**{name: _READERS[name](one, stages) for name, one in members.items()})
 

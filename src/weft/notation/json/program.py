@@ -8,7 +8,8 @@
                  "microbatch": [0, 1, 0, 1, 0, 0, 1, 1]}}
 
 And where they apply: "pipes", the pipe of each microbatch; "period", {"microbatches": 4,
-"versions": 1, "repeats": 3}; "stashing": false; "parts", how many make an ordinary microbatch.
+"versions": 1, "repeats": 3}; "stashing": false; "parts", how many make an ordinary microbatch;
+"ties", [[0, 3]], the stages of each tied weight; "norms", the stages that share a norm.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from weft.ir.graph import Graph
 from weft.ir.lanes import Lane, Period
 from weft.ir.placement import Placement
 from weft.ir.program import Program
+from weft.ir.weights import Sharing
 from weft.notation.json.columns import columns_object, read_columns
 from weft.notation.json.graph import graph_object, read_graph
 from weft.notation.json.lanes import LaneEntry, lane_objects, read_lanes
@@ -33,6 +35,8 @@ from weft.notation.limits import (
     check_forwards,
     check_pipes,
     check_repeats,
+    check_sharing,
+    check_ties,
     check_total,
 )
 
@@ -40,7 +44,7 @@ FORMAT = "weft.program"
 
 _PERIOD = ("microbatches", "versions", "repeats")
 _NEEDED = ("microbatches", "graph", "placement", "lanes", "columns")
-_KEYS = ("name", *_NEEDED, "pipes", "period", "stashing", "parts")
+_KEYS = ("name", *_NEEDED, "pipes", "period", "stashing", "parts", "ties", "norms")
 
 
 def program_object(program: Program) -> dict[str, object]:
@@ -62,6 +66,9 @@ def program_object(program: Program) -> dict[str, object]:
         written["stashing"] = False
     if program.parts > 1:
         written["parts"] = program.parts
+    for name, groups in program.sharing._asdict().items():
+        if groups:
+            written[name] = [[int(stage) for stage in group] for group in groups]
     written["lanes"] = list(lane_objects(program))
     written["columns"] = columns_object(program.actions)
     return written
@@ -75,15 +82,18 @@ def read_program(node: Node) -> Program:
     microbatches = members["microbatches"].count(least=1)
     with members["microbatches"].place():
         check_cells(graph, microbatches)
+    sharing = _sharing(members, graph)
     entries = read_lanes(members["lanes"], placement, is_periodic="period" in members)
     contents = _contents(members, entries)
     for entry in entries:
         with entry.node.place():
             check_actions(contents[entry.lane], graph, placement, microbatches)
+            check_ties(contents[entry.lane], sharing.ties)
             _check_cuts(contents[entry.lane], entry)
     with members["columns"].place():
         actions = Actions.concatenate(contents.values())
         check_repeats(actions)
+        check_sharing(actions, sharing, len(graph))
         check_forwards(actions, len(graph), microbatches)
     return Program.build(
         members["name"].text() if "name" in members else "",
@@ -95,7 +105,18 @@ def read_program(node: Node) -> Program:
         period=_period(members["period"], entries, graph) if "period" in members else None,
         is_stashing="stashing" not in members or members["stashing"].flag(),
         parts=members["parts"].count(least=1) if "parts" in members else 1,
+        **sharing._asdict(),
     )
+
+
+def _sharing(members: dict[str, Node], graph: Graph) -> Sharing:
+    sharing = Sharing()
+    for name in (name for name in Sharing._fields if name in members):
+        groups = tuple(tuple(item.counts()) for item in members[name].items())
+        with members[name].place():
+            Sharing(**{name: groups}).check("the program", len(graph))
+        sharing = sharing._replace(**{name: groups})
+    return sharing
 
 
 def _placement(node: Node, graph: Graph) -> Placement:

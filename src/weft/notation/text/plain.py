@@ -14,7 +14,7 @@ from weft.ir.actions import COLUMNS, Actions
 from weft.ir.lanes import Lane
 from weft.ir.program import Program
 from weft.notation.text.lanes import slots
-from weft.notation.tokens import FORMS, Row, covered, uses, written
+from weft.notation.tokens import SPELLINGS, Row, covered, uses, written
 
 
 def plain(program: Program) -> str:
@@ -41,7 +41,7 @@ def _line(program: Program, actions: Actions, held: Sequence[tuple[int, int]]) -
 
 def _word(row: Row, primes: str) -> str:
     _, kind, microbatch, span, version, _, _, segment = row
-    prefix, letter = FORMS[kind]
+    prefix, letter = SPELLINGS[kind]
     name = f"{prefix}{letter}" if letter else prefix.removesuffix(":")
     number = covered(microbatch, span) if microbatch >= 0 else str(version)
     return f"{name}{number}{primes}{uses(-1, segment)}"

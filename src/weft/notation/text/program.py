@@ -10,7 +10,8 @@
 
 And where they apply: `pipes 0 0 1 1`, the pipe of each microbatch; `period 4 versions 1
 repeats 3`, what each repetition of the body shifts, and how many there are; `no-stash`; `parts
-2`, how many make an ordinary microbatch. After the first, lines may stand in any order.
+2`, how many make an ordinary microbatch; `tie 0 3`, the stages of a tied weight; `norm 0 1 2 3`,
+stages whose updates share a norm. After the first, lines may stand in any order.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from weft.ir.graph import Graph
 from weft.ir.lanes import Lane, Period
 from weft.ir.placement import Placement
 from weft.ir.program import Program
+from weft.ir.weights import Sharing
 from weft.notation.limits import (
     check_actions,
     check_cells,
@@ -32,6 +34,8 @@ from weft.notation.limits import (
     check_lane,
     check_pipes,
     check_repeats,
+    check_sharing,
+    check_ties,
     check_total,
 )
 from weft.notation.places import in_source, on_line
@@ -39,6 +43,8 @@ from weft.notation.text.graph import graph_lines, read_graph
 from weft.notation.text.lanes import Body, lane_lines, lane_name, read_actions, read_body, read_lane
 from weft.notation.text.lines import HEADER, Line, Lines, needed, read_lines
 from weft.notation.text.words import counts, escaped, unescaped
+
+_SHARED = ("tie", "norm")  # as the fields of Sharing
 
 
 def to_text(program: Program) -> str:
@@ -73,6 +79,9 @@ def _facts(program: Program) -> Iterator[str]:
         yield "no-stash"
     if program.parts > 1:
         yield f"parts {program.parts}"
+    for keyword, groups in zip(_SHARED, program.sharing, strict=True):
+        for group in groups:
+            yield f"{keyword} {' '.join(map(str, group))}"
 
 
 # reading
@@ -83,6 +92,7 @@ def _program(lines: Lines) -> Program:
     placement = _placement(lines["place"], graph)
     microbatches = _microbatches(lines, graph)
     shift = _shift(lines["period"], graph)
+    sharing = _sharing(lines, graph)
     lanes: dict[Lane, Actions] = {}
     bodies: list[Body] = []
     edge_of = {edge: index for index, edge in enumerate(graph.edges)}
@@ -98,6 +108,7 @@ def _program(lines: Lines) -> Program:
             total += int(actions.span.sum(dtype=np.int64))
             check_total(total)
             check_actions(actions, graph, placement, microbatches)
+            check_ties(actions, sharing.ties)
             bodies.append(_body(tokens, is_periodic=shift is not None))
     program = Program.build(
         _name(lines["name"]),
@@ -109,8 +120,10 @@ def _program(lines: Lines) -> Program:
         period=_period(bodies, shift),
         is_stashing=not _is_set(lines["no-stash"]),
         parts=_parts(lines["parts"], microbatches),
+        **sharing._asdict(),
     )
     check_repeats(program.actions)
+    check_sharing(program.actions, sharing, program.stages)
     check_forwards(program.actions, program.stages, microbatches)
     return program
 
@@ -163,6 +176,18 @@ def _parts(lines: list[Line], microbatches: int) -> int:
                 raise InputError(f"{parts} parts do not make whole microbatches")
             return parts
     return 1
+
+
+def _sharing(lines: Lines, graph: Graph) -> Sharing:
+    sharing = Sharing()
+    for keyword, field in zip(_SHARED, Sharing._fields, strict=True):
+        groups: tuple[tuple[int, ...], ...] = ()
+        for number, words in lines[keyword]:
+            with on_line(number):
+                groups += (tuple(counts(words, f"{keyword} 0 3", exactly=len(words))),)
+                Sharing(**{field: groups}).check("the program", len(graph))
+        sharing = sharing._replace(**{field: groups})
+    return sharing
 
 
 def _is_set(lines: list[Line]) -> bool:

@@ -5,7 +5,7 @@
 
 A rank of a lowered table issues its cells one by one. Sends and receives return at once, and a
 computation waits for its own receive. A receive stands anywhere in front of that, a send anywhere
-behind what it sends. No message carries a name: from one rank to another, the
+after what it sends. No message carries a name: from one rank to another, the
 first receive gets what was sent first, activations and gradients alike. So a pair of ranks has
 one channel each way, which carries both.
 """

@@ -1,7 +1,7 @@
 """Issuing: a table lists when a rank issues a send or a receive; a program does not.
 
 A program sends a value as soon as it is there, in the order of its channel. A rank of a table may
-do so later, behind further computations, and computes the same; unless another rank waits for it
+do so later, after further computations, and computes the same; unless another rank waits for it
 meanwhile, and it for that one:
 
     rank 0   0F0 0RECV_B0 0B0 0SEND_F0        waits for the gradient of what it has not sent
@@ -59,7 +59,7 @@ def _refuse_late(rows: Sequence[Actions], every: Actions, send: int) -> None:
     with on_line(rank + 1):
         raise InputError(
             f"{word} comes too late: rank {rank} waits in front of it for what follows from it,"
-            " a deadlock. Move it right behind the computation whose value it sends"
+            " a deadlock. Move it right after the computation whose value it sends"
         )
 
 
@@ -75,10 +75,10 @@ def _check_sides(row: Actions) -> None:
         if is_send[wrong]:
             raise InputError(
                 f"{word} stands in front of the computation whose value it sends."
-                " Move it behind that"
+                " Move it after that"
             )
         raise InputError(
-            f"{word} stands behind the computation that waits for it. Move it in front of that"
+            f"{word} comes after the computation that waits for it. Move it in front of that"
         )
 
 

@@ -86,7 +86,7 @@ def _without_reductions(row: Actions) -> Actions:
         if last.get(stage, place) > place:
             raise InputError(
                 f"{written_reduction(stage)} stands in front of a gradient of its stage."
-                " Move it behind the last of them"
+                " Move it after the last of them"
             )
         seen.add(stage)
     return row.take(~is_reduction)

@@ -129,7 +129,7 @@ def _messages(program: Program, end: Seconds) -> _Cells:
 
 
 def _reductions(program: Program, end: Seconds) -> _Cells:
-    """Behind the last weight gradient of each stage; torch scales gradients there."""
+    """After the last weight gradient of each stage; torch scales gradients there."""
     kind, stage = program.actions.kind, program.actions.stage
     last = {int(stage[row]): row for row in np.flatnonzero((kind == Kind.B) | (kind == Kind.W))}
     rows = np.array(list(last.values()), np.int64)

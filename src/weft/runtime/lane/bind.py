@@ -1,182 +1,228 @@
-"""Binding: actions compiled once into steps that know where values come from and go to.
+"""Binding: every action of a device becomes a step, once, by a table from kind to handler.
 
-Knows actions, edges and messages; knows no schedule by name.
+Sends, receives, sums and updates are wired as the program lists them. Knows actions and messages;
+knows no schedule by name.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
-from typing import TypeAlias
+from typing import Any, TypeAlias
+
+import numpy as np
 
 from weft.errors import InputError
 from weft.ir.actions import Action
+from weft.ir.graph import Backward as Extent
 from weft.ir.kinds import Direction, Kind
 from weft.ir.program import Program
 from weft.runtime.lane import steps
-from weft.runtime.stage.shapes import StageForms
+from weft.runtime.lane.ring import Ring
+from weft.runtime.lane.wires import DIRECTIONS, Wires, numbers_of
+from weft.runtime.stage.shapes import StageShapes
 from weft.runtime.stage.stage import Stage
 from weft.runtime.stage.values import Value
 from weft.runtime.transport import Transport
-from weft.runtime.transport.loopback import Loopback
-from weft.runtime.transport.message import Message, Receive, Route, Send, Values
+from weft.runtime.weights.weights import VersionsOf, Weights
 
-Forward: TypeAlias = Callable[..., Value]  # of a stage, a microbatch and its inputs
-Copies: TypeAlias = Mapping[tuple[int, int], Stage]  # by (pipe, stage)
-Place: TypeAlias = tuple[int, int, int]  # pipe, stage, microbatch
+Copies: TypeAlias = Mapping[tuple[int, int], Sequence[Stage]]  # segments, by (pipe, stage)
 
 
-class Setting:
-    """What all executors of a process share."""
+@dataclass(slots=True)
+class Batch:
+    """What microbatches begin and end with, by number."""
 
-    def __init__(
-        self,
-        program: Program,
-        transport: Transport,
-        forms: StageForms,
-        forward: Forward = Stage.forward,
-    ) -> None:
-        self.program, self.transport, self.forms, self.forward = program, transport, forms, forward
-        self._made_by = _producers(program)
-
-    def holder(self, stage: int, microbatch: int) -> int:
-        """The device that runs a stage for a microbatch."""
-        pipe = self.program.pipe_of[microbatch % self.program.microbatches]
-        return int(self.program.placement.table[pipe, stage])
-
-    def route(self, message: Message) -> Route:
-        """Where a message comes from and goes to."""
-        ends = self.program.graph.edges[message.edge]
-        if message.direction is Direction.GRADIENT:
-            ends = ends[::-1]
-        source, destination = (self.holder(stage, message.microbatch) for stage in ends)
-        row = self._made_by[message.direction, ends[0], message.microbatch]
-        kind = Kind(int(self.program.actions.kind[row])).name
-        return Route(message, source, destination, f"{ends[0]}{kind}{message.microbatch}", row)
+    inputs: dict[int, Value] = field(default_factory=dict)  # of the first stages
+    on_loss: steps.OnLoss = lambda lap, number, loss: None
 
 
 class Binder:
-    """Makes the steps of one device, and knows which messages they wait for and send.
+    """The steps of the devices of a process, by row of the ring's program.
 
-    The number of a microbatch is its name in messages; numbers may come again once their
-    microbatch is over.
+    weights  what updates change; None where forwards alone are run, which keep nothing
     """
 
-    def __init__(self, setting: Setting, device: int, copies: Copies) -> None:
-        self._setting, self._device, self._copies = setting, device, copies
-        self.local = Loopback()
-        self.batch = steps.Batch()
-        self.forwards: dict[Place, steps.Forward] = {}
-        self.incoming: list[Route] = []
-        self.outgoing: list[Route] = []
-        self._divided = _covered(setting.program, Kind.I)
-        self._recomputed = _covered(setting.program, Kind.R)
+    def __init__(
+        self,
+        ring: Ring,
+        devices: range,
+        copies: Copies,
+        transport: Transport,
+        shapes: StageShapes,
+        weights: Weights | None,
+    ) -> None:
+        self.ring, self.program, self.devices = ring, ring.program, devices
+        self._copies, self._weights = copies, weights
+        self.batch = Batch()
+        segments = {place: len(found) for place, found in copies.items()}
+        self.wires = Wires(ring.program, segments, transport, shapes)
+        self._forwards: dict[tuple[int, ...], steps.Forward] = {}
+        self._divided, self._again, self._offloaded = (
+            _covered(self.program, kind) for kind in (Kind.I, Kind.R, Kind.OFFLOAD)
+        )
+        self.steps: dict[int, steps.Step] = {}
+        for row in sorted(self._rows(), key=self._after_what_it_names):
+            self.steps[row] = self._step(row, self.program.actions[row])
+        self.closings = dict(self._closings()) if weights is not None else {}
 
-    def step(self, action: Action) -> steps.Step:
-        """An action bound to what it reads and writes."""
-        makers: dict[Kind, Callable[[Action, int], steps.Step]] = {
-            Kind.F: self._forward,
-            Kind.B: self._backward,
-            Kind.I: self._backward,
-            Kind.W: self._weight_grad,
-            Kind.R: self._recompute,
+    def _step(self, row: int, action: Action) -> steps.Step:
+        if action.kind not in HANDLERS:
+            raise InputError(f"nothing runs {action.kind.name}, which {self.program.name} has")
+        return HANDLERS[action.kind](self, row, action)
+
+    def forget(self) -> None:
+        """Drop what a run that failed has left."""
+        self.wires.forget()
+        for segments in self._copies.values():
+            for stage in segments:
+                stage.forget()
+
+    def _rows(self) -> list[int]:
+        return np.flatnonzero(np.isin(self.program.device_of, self.devices)).tolist()
+
+    def _after_what_it_names(self, row: int) -> tuple[int, int]:
+        """Messages first, then forwards: what other steps are wired to."""
+        kind = int(self.program.actions.kind[row])
+        return (0 if kind in DIRECTIONS else 1 if kind == Kind.F else 2), row
+
+    def send(self, row: int, action: Action) -> steps.Step:
+        return self.wires.send(row, action)
+
+    def receive(self, row: int, action: Action) -> steps.Step:
+        return self.wires.receive(row, action)
+
+    def forward(self, row: int, action: Action) -> steps.Step:
+        return self._each(action, partial(self._forward, action))
+
+    def _forward(self, action: Action, number: int) -> steps.Step:
+        graph, segments = self.program.graph, self._copies[action.pipe, action.stage]
+        segment = action.segment or 0
+        is_first = not graph.predecessors[action.stage] and segment == 0
+        is_last = not graph.successors[action.stage] and segment == len(segments) - 1
+        made = steps.Forward(
+            number,
+            self._call(segments[segment], action.stage, number),
+            [] if is_first else self.wires.takes(Direction.ACTIVATION, action, number),
+            [] if is_last else self.wires.puts(Direction.ACTIVATION, action, number),
+            self.batch.inputs if is_first else None,
+            self._on_loss if is_last else None,
+            self._versions_of(action, number),
+        )
+        self._forwards[action.pipe, action.stage, segment, number] = made
+        return made
+
+    def _versions_of(self, action: Action, number: int) -> VersionsOf | None:
+        if self._weights is None:
+            return None
+        return self._weights.versions_of(action.pipe, action.stage, number)
+
+    def _on_loss(self, lap: int, number: int, loss: steps.Loss) -> None:
+        self.batch.on_loss(lap, number, loss)
+
+    def _call(self, stage: Stage, index: int, number: int) -> Callable[..., Value]:
+        """A stage's forward of a microbatch, as its backward will need it."""
+        if self._weights is None:
+            return stage.infer
+        ways = {
+            "is_divided": self._divided,
+            "is_recomputed": self._again,
+            "is_offloaded": self._offloaded,
         }
-        if action.kind not in makers or action.microbatch is None or action.segment is not None:
-            raise InputError(f"the runtime does not run {action.kind.name} of {action.stage} yet")
-        parts = [
-            makers[action.kind](action, microbatch)
-            for microbatch in range(action.microbatch, action.microbatch + action.span)
-        ]
+        flags: dict[str, Any] = {n: True for n, found in ways.items() if (index, number) in found}
+        return partial(stage.forward, **flags) if flags else stage.forward
+
+    def backward(self, row: int, action: Action) -> steps.Step:
+        return self._each(action, partial(self._backward, action))
+
+    def _backward(self, action: Action, number: int) -> steps.Step:
+        segment = action.segment or 0
+        stage = self._copies[action.pipe, action.stage][segment]
+        forward = self._forwards[action.pipe, action.stage, segment, number]
+        is_first = not self.program.graph.predecessors[action.stage] and segment == 0
+        return steps.Backward(
+            forward,
+            stage.backward if action.kind is Kind.B else stage.input_grad,
+            self.wires.takes(Direction.GRADIENT, action, number),
+            [] if is_first else self.wires.puts(Direction.GRADIENT, action, number),
+        )
+
+    def plain(self, row: int, action: Action) -> steps.Step:
+        """What a stage, or a segment of it, does by itself."""
+        segments = self._copies[action.pipe, action.stage]
+        chosen = segments if action.segment is None else [segments[action.segment]]
+        calls = [getattr(stage, CALLS[action.kind]) for stage in chosen]
+        return self._each(action, lambda number: steps.Plain(calls, number))
+
+    def _each(self, action: Action, make: Callable[[int], steps.Step]) -> steps.Step:
+        parts = [make(number) for number in numbers_of(action)]
         return parts[0] if len(parts) == 1 else steps.Several(parts)
 
-    def _forward(self, action: Action, microbatch: int) -> steps.Step:
-        stage, graph = action.stage, self._setting.program.graph
-        takes, puts = self._ends(Direction.ACTIVATION, stage, microbatch)
-        step = steps.Forward(
-            microbatch,
-            self._bound(self._copies[action.pipe, stage], stage, microbatch),
-            takes,
-            puts,
-            self.batch,
-            not graph.predecessors[stage],
-            not graph.successors[stage],
+    # weights
+
+    def reduce(self, row: int, action: Action) -> steps.Step:
+        weights, update = self._of_update(action)
+        exchange = weights.exchange(action.pipe, action.stage, action.edge)
+        return steps.Reduce(weights.policy, update, self.ring.updates, exchange)
+
+    def update(self, row: int, action: Action) -> steps.Step:
+        weights, update = self._of_update(action)
+        group = weights.group(action.pipe, action.stage, action.edge)
+        return steps.Update(weights.policy, update, self.ring.updates, group)
+
+    def _of_update(self, action: Action) -> tuple[Weights, int]:
+        assert self._weights is not None
+        return self._weights, action.version or 0
+
+    def _closings(self) -> Iterator[tuple[int, steps.Closing]]:
+        """After the last weight gradient of an update of each stage: it is closed."""
+        assert self._weights is not None
+        actions, step = self.program.actions, self.program.microbatches
+        is_end = np.isin(actions.kind, (Kind.B, Kind.W)) & np.isin(
+            self.program.device_of, self.devices
         )
-        self.forwards[action.pipe, stage, microbatch] = step
-        return step
-
-    def _bound(self, copy: Stage, stage: int, microbatch: int) -> Callable[..., Value]:
-        """A stage's forward of a microbatch, as its backward will need it."""
-        run, place = partial(self._setting.forward, copy), (stage, microbatch)
-        if self._setting.forward is not Stage.forward:
-            return run
-        if place in self._divided:
-            run = partial(run, is_divided=True)
-        return partial(run, is_recomputed=True) if place in self._recomputed else run
-
-    def _backward(self, action: Action, microbatch: int) -> steps.Step:
-        takes, puts = self._ends(Direction.GRADIENT, action.stage, microbatch)
-        copy = self._copies[action.pipe, action.stage]
-        run = copy.backward if action.kind is Kind.B else copy.input_grad
-        forward = self.forwards[action.pipe, action.stage, microbatch]
-        return steps.Backward(forward, run, takes, puts)
-
-    def _weight_grad(self, action: Action, microbatch: int) -> steps.Step:
-        return steps.Plain(self._copies[action.pipe, action.stage].weight_grad, microbatch)
-
-    def _recompute(self, action: Action, microbatch: int) -> steps.Step:
-        return steps.Plain(self._copies[action.pipe, action.stage].recompute, microbatch)
-
-    def _ends(
-        self, direction: Direction, stage: int, microbatch: int
-    ) -> tuple[list[Receive], list[Send]]:
-        """Calls that get what a stage reads and hand on what it writes, edge by edge."""
-        takes, puts = [], []
-        graph = self._setting.program.graph
-        for edge, ends in sorted(enumerate(graph.edges), key=lambda one: one[1]):
-            source, destination = ends if direction is Direction.ACTIVATION else ends[::-1]
-            message = Message(edge, direction, microbatch)
-            if destination == stage:
-                takes.append(self._take(message))
-            if source == stage:
-                is_read = direction is Direction.ACTIVATION or graph.stages[destination].is_learning
-                puts.append(self._put(message) if is_read else _drop)
-        return takes, puts
-
-    def _take(self, message: Message) -> Receive:
-        route, forms = self._setting.route(message), self._setting.forms.of(message)
-        if route.source == self._device:
-            return self.local.receiver(route, forms)
-        self.incoming.append(route)
-        return self._setting.transport.receiver(route, forms)
-
-    def _put(self, message: Message) -> Send:
-        route, forms = self._setting.route(message), self._setting.forms.of(message)
-        if route.destination == self._device:
-            return self.local.sender(route, forms)
-        self.outgoing.append(route)
-        return self._setting.transport.sender(route, forms)
+        last: dict[tuple[int, int, int], int] = {}
+        for row in np.flatnonzero(is_end).tolist():
+            if self.program.is_on_compute[self.program.lane_of[row]]:
+                update = int(actions.microbatch[row]) // step
+                last[int(actions.pipe[row]), int(actions.stage[row]), update] = row
+        for (pipe, stage, update), row in last.items():
+            if self.program.graph.stages[stage].backward is Extent.FULL:
+                groups = self._weights.groups[pipe, stage]
+                yield row, steps.Closing(self._weights.policy, update, self.ring.updates, groups)
 
 
-def _drop(values: Values) -> None:
-    """The gradient of what does not learn, which nobody reads."""
+Handler: TypeAlias = Callable[[Binder, int, Action], steps.Step]
+
+# What runs each kind of action: a kind without a row here is refused before anything runs.
+HANDLERS: dict[Kind, Handler] = {
+    Kind.F: Binder.forward,
+    Kind.B: Binder.backward,
+    Kind.I: Binder.backward,
+    Kind.W: Binder.plain,
+    Kind.R: Binder.plain,
+    Kind.SEND_ACTIVATION: Binder.send,
+    Kind.RECV_ACTIVATION: Binder.receive,
+    Kind.SEND_GRADIENT: Binder.send,
+    Kind.RECV_GRADIENT: Binder.receive,
+    Kind.OFFLOAD: Binder.plain,
+    Kind.ONLOAD: Binder.plain,
+    Kind.REDUCE: Binder.reduce,
+    Kind.UPDATE: Binder.update,
+}
+
+# What a stage is asked to do with a microbatch, where nothing passes in or out.
+CALLS = {
+    Kind.W: "weight_grad",
+    Kind.R: "recompute",
+    Kind.OFFLOAD: "offload",
+    Kind.ONLOAD: "onload",
+}
 
 
 def _covered(program: Program, kind: Kind) -> set[tuple[int, int]]:
     """The stages and microbatches that have an action of a kind: I where a backward is divided."""
-    return {
-        (action.stage, microbatch)
-        for action in program.actions
-        if action.kind is kind and action.microbatch is not None
-        for microbatch in range(action.microbatch, action.microbatch + action.span)
-    }
-
-
-def _producers(program: Program) -> dict[tuple[Direction, int, int], int]:
-    """The row of the action that computes each stage's activation or gradient."""
-    made: dict[tuple[Direction, int, int], int] = {}
-    makes = {Kind.F: Direction.ACTIVATION, Kind.B: Direction.GRADIENT, Kind.I: Direction.GRADIENT}
-    for row, action in enumerate(program.actions):
-        if action.kind in makes and action.microbatch is not None:
-            for microbatch in range(action.microbatch, action.microbatch + action.span):
-                made[makes[action.kind], action.stage, microbatch] = row
-    return made
+    rows = np.flatnonzero(program.actions.kind == kind).tolist()
+    found = (program.actions[row] for row in rows)
+    return {(action.stage, number) for action in found for number in numbers_of(action)}

@@ -1,10 +1,10 @@
 """Steps: actions bound to what they read and write.
 
-    receive   wait for what other devices send
-    run       the action itself: what is timed
-    send      hand on what it computed
+    wait   until what it reads is here
+    run    the action itself: what is timed
 
-Knows values; knows neither the program nor where another device is.
+A step runs once in each lap of its ring. Knows values; knows neither the program nor where another
+device is.
 """
 
 from __future__ import annotations
@@ -17,63 +17,57 @@ from torch import Tensor
 
 from weft.runtime.stage.values import Value
 from weft.runtime.transport.message import Receive, Send, Values
+from weft.runtime.weights.exchange import Exchange
+from weft.runtime.weights.groups import ParameterGroup
+from weft.runtime.weights.policy import Policy
+from weft.runtime.weights.weights import VersionsOf
 
 Loss: TypeAlias = Tensor | float  # a tensor as long as a device may still compute it
-Inputs: TypeAlias = dict[int, Value]
+OnLoss: TypeAlias = Callable[[int, int, Loss], None]  # of a lap and a number
 
 
 class Step(Protocol):
     """One action, bound to what it reads and writes."""
 
-    def receive(self) -> None: ...
+    def wait(self, lap: int) -> None: ...
 
-    def run(self) -> None: ...
-
-    def send(self) -> None: ...
-
-
-@dataclass(slots=True)
-class Batch:
-    """What a run begins and ends with, by microbatch."""
-
-    inputs: Inputs = field(default_factory=dict)  # of the first stages
-    losses: dict[int, Loss] = field(default_factory=dict)  # of the last ones
+    def run(self, lap: int) -> None: ...
 
 
 @dataclass(slots=True, eq=False)
 class Forward:
-    """F: values and data in, values or the loss out."""
+    """F: values or data in, values or the loss out."""
 
-    microbatch: int
-    _run: Callable[[int, Sequence[Value]], Value]
+    number: int
+    _call: Callable[..., Value]  # of the number and the inputs
     _takes: Sequence[Receive]
     _puts: Sequence[Send]
-    _batch: Batch
-    _is_first: bool
-    _is_last: bool
+    _data: dict[int, Value] | None  # by number, where it is the first
+    _on_loss: OnLoss | None  # where it is the last
+    _versions: VersionsOf | None  # where there are several
     widths: Sequence[int] = ()  # tensors that came along each edge
     _inputs: Sequence[Value] = ()
-    _output: Value | None = None
 
-    def receive(self) -> None:
-        if self._is_first:
-            self._inputs = [self._batch.inputs[self.microbatch]]
+    def wait(self, lap: int) -> None:
+        if self._data is not None:
+            self._inputs = (self._data[self.number],)
             return
-        self._inputs = [Value.unpacked(take()) for take in self._takes]
-        self.widths = [len(value.leaves) for value in self._inputs]
+        self._inputs = inputs = [Value.unpacked(take()) for take in self._takes]
+        self.widths = [len(value.leaves) for value in inputs]
 
-    def run(self) -> None:
-        self._output = self._run(self.microbatch, self._inputs)
-        self._inputs = ()
-
-    def send(self) -> None:
-        output, self._output = self._output, None
-        assert output is not None
-        if self._is_last:
-            (loss,) = output.leaves  # a number, where that waits for nothing: tensors pin memory
-            self._batch.losses[self.microbatch] = loss if loss.is_cuda else loss.item()
-        for put in self._puts:
-            put(output.packed())
+    def run(self, lap: int) -> None:
+        inputs, self._inputs = self._inputs, ()
+        if self._versions is None:
+            output = self._call(self.number, inputs)
+        else:
+            output = self._call(self.number, inputs, versions=self._versions(lap))
+        if self._on_loss is not None:
+            (loss,) = output.leaves
+            self._on_loss(lap, self.number, _known(loss))
+        if self._puts:
+            packed = output.packed()
+            for put in self._puts:
+                put(packed)
 
 
 @dataclass(slots=True, eq=False)
@@ -81,22 +75,18 @@ class Backward:
     """B or I: gradients in, summed over the edges; gradients out, each to its edge."""
 
     _forward: Forward
-    _run: Callable[[int, Values], Values]
+    _call: Callable[[int, Values], Values]
     _takes: Sequence[Receive]
     _puts: Sequence[Send]
     _gradients: Values = (None,)
-    _passed: Values = ()
 
-    def receive(self) -> None:
+    def wait(self, lap: int) -> None:
         if self._takes:
             self._gradients = _summed([take() for take in self._takes])
 
-    def run(self) -> None:
-        self._passed = self._run(self._forward.microbatch, self._gradients)
-        self._gradients = (None,)
-
-    def send(self) -> None:
-        passed, self._passed = self._passed, ()
+    def run(self, lap: int) -> None:
+        gradients, self._gradients = self._gradients, (None,)
+        passed = self._call(self._forward.number, gradients)
         first = 0  # data have no gradient
         for put, width in zip(self._puts, self._forward.widths, strict=True):
             put(passed[first : first + width])
@@ -105,19 +95,38 @@ class Backward:
 
 @dataclass(slots=True, eq=False)
 class Plain:
-    """W or R: nothing comes and nothing goes."""
+    """W, R, OFFLOAD or ONLOAD: a stage does something with what a microbatch has left in it."""
 
-    _run: Callable[[int], None]
-    _microbatch: int
+    _calls: Sequence[Callable[[int], object]]
+    _number: int
 
-    def receive(self) -> None:
+    def wait(self, lap: int) -> None:
         """Reads what its own stage has saved."""
 
-    def run(self) -> None:
-        self._run(self._microbatch)
+    def run(self, lap: int) -> None:
+        for call in self._calls:
+            call(self._number)
 
-    def send(self) -> None:
-        """Writes to its own stage."""
+
+@dataclass(slots=True, eq=False)
+class Sending:
+    """A send: what an action has computed leaves for another device."""
+
+    _sends: Sequence[Send]  # one for each microbatch
+    _values: list[Values] = field(default_factory=list)
+
+    @property
+    def put(self) -> Send:
+        """What takes the values, in the order of the microbatches."""
+        return self._values.append
+
+    def wait(self, lap: int) -> None:
+        """Sent as soon as it is computed."""
+
+    def run(self, lap: int) -> None:
+        values, self._values[:] = [*self._values], ()
+        for send, one in zip(self._sends, values, strict=True):
+            send(one)
 
 
 @dataclass(slots=True, eq=False)
@@ -126,17 +135,88 @@ class Several:
 
     _parts: Sequence[Step]
 
-    def receive(self) -> None:
+    def wait(self, lap: int) -> None:
         for part in self._parts:
-            part.receive()
+            part.wait(lap)
 
-    def run(self) -> None:
+    def run(self, lap: int) -> None:
         for part in self._parts:
-            part.run()
+            part.run(lap)
 
-    def send(self) -> None:
-        for part in self._parts:
-            part.send()
+
+class OfUpdate:
+    """What is done once in an update: `_update` is the one of lap 0, `_updates` are in a lap."""
+
+    def __init__(self, policy: Policy, update: int, updates: int) -> None:
+        self._policy, self._first, self._updates = policy, update, updates
+
+    def _update(self, lap: int) -> int | None:
+        """Which one it is; None where its gradients are added to those of the next."""
+        found = self._policy.origin + lap * self._updates + self._first
+        return None if self._policy.is_carried(found) else found
+
+
+class Closing(OfUpdate):
+    """After the last weight gradient of an update: nothing is added to it any more."""
+
+    def __init__(
+        self, policy: Policy, update: int, updates: int, groups: Sequence[ParameterGroup]
+    ) -> None:
+        super().__init__(policy, update, updates)
+        self._groups = groups
+
+    def wait(self, lap: int) -> None:
+        """Runs right after the action that it follows."""
+
+    def run(self, lap: int) -> None:
+        update = self._policy.origin + lap * self._updates + self._first
+        is_carried = self._policy.is_carried(update)
+        for group in self._groups:
+            group.carry(update) if is_carried else group.close(update)
+
+
+class Reduce(OfUpdate):
+    """REDUCE: gradients of all copies in, their sum out."""
+
+    def __init__(
+        self, policy: Policy, update: int, updates: int, exchange: Exchange | None
+    ) -> None:
+        super().__init__(policy, update, updates)
+        self._exchange = exchange
+
+    def wait(self, lap: int) -> None:
+        update = self._update(lap)
+        if update is not None and self._exchange is not None:
+            self._exchange.collect(update)
+
+    def run(self, lap: int) -> None:
+        update = self._update(lap)
+        if update is not None and self._exchange is not None:
+            self._exchange.sum_up(update)
+
+
+class Update(OfUpdate):
+    """UPDATE: gradients, losses and norms in, the next version of the weights out."""
+
+    def __init__(
+        self, policy: Policy, update: int, updates: int, group: ParameterGroup | None
+    ) -> None:
+        super().__init__(policy, update, updates)
+        self._group = group
+
+    def wait(self, lap: int) -> None:
+        update = self._update(lap)
+        if update is not None and self._group is not None:
+            self._policy.verdict(update, self._group.number, self._group.stage)
+
+    def run(self, lap: int) -> None:
+        if self._group is not None:
+            self._group.apply(self._policy.origin + lap * self._updates + self._first)
+
+
+def _known(loss: Tensor) -> Loss:
+    """A number, where that waits for nothing: tensors pin memory."""
+    return loss if loss.is_cuda else loss.item()
 
 
 def _summed(arrived: Sequence[Values]) -> Values:

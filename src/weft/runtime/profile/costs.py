@@ -15,7 +15,7 @@ from weft.runtime.profile.hops import Hops
 from weft.runtime.profile.machine import machine
 from weft.runtime.profile.rounds import Found
 
-TIMES = tuple(field.name for field in fields(Times))
+TIMES = tuple(field.name for field in fields(Times) if field.name != "close")
 SIZES = ("weights", "gradients", "optimizer", "saved", "inputs")
 
 
@@ -48,7 +48,7 @@ class Findings:
                 ("forward", "input_grad", "weight_grad", "recompute", "update", "network"),
                 (Provenance.MEASURED,) * stages,
             )
-            | {"reduce": (Provenance.DERIVED,) * stages},
+            | {"reduce": tuple(map(_mark_of_reduce, self._found))},
             measurement=Measurement(
                 date=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
                 machine=machine(device),
@@ -72,15 +72,9 @@ class Findings:
             weight_grad=self._medians("weight_grad", half),
             recompute=self._medians("recompute", forward),
             update=self._medians("update"),
-            reduce=self._reduce(),
+            reduce=self._medians("reduce"),
             backward=whole if is_both else None,
-        )
-
-    def _reduce(self) -> PerStage:
-        """What the gradients of a stage take to its copies on other pipes, by the link."""
-        others = len(self.program.placement.pipes) - 1
-        return tuple(
-            others * self.hops.of(size) if others else 0.0 for size in self._bytes("gradients")
+            close=self._medians("close"),
         )
 
     @property
@@ -107,3 +101,8 @@ class Findings:
     def _has(self, name: str) -> bool:
         """Whether all stages were timed in this."""
         return all(name in found.seconds for found in self._found)
+
+
+def _mark_of_reduce(found: Found) -> Provenance:
+    """A stage without copies has nothing to sum, which nobody had to measure."""
+    return Provenance.MEASURED if "reduce" in found.seconds else Provenance.DERIVED

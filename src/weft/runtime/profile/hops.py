@@ -25,7 +25,7 @@ from weft.cost import Fit, Link, fitted
 from weft.ir.kinds import Direction
 from weft.runtime.profile.sample import Effort, Watch
 from weft.runtime.ranks.world import World
-from weft.runtime.transport.message import Fixed, Form, Message, Route
+from weft.runtime.transport.message import Fixed, Message, Route, TensorShape
 
 WARM_UP = 3
 ITEM = torch.float32.itemsize
@@ -79,10 +79,10 @@ class _Player:
 
     def __init__(self, world: World, number: int, value: Tensor) -> None:
         self._transport, rank = world.transport, world.devices.start
-        self._is_first, self._value, form = rank % 2 == 0, value, Form.of(value)
+        self._is_first, self._value, shape = rank % 2 == 0, value, TensorShape.of(value)
         self._out, self._back = _route(rank, number), _route(rank ^ 1, number)
-        self._send = self._transport.sender(self._out, Fixed((form,)))
-        self._receive = self._transport.receiver(self._back, Fixed((form,)))
+        self._send = self._transport.sender(self._out, Fixed((shape,)))
+        self._receive = self._transport.receiver(self._back, Fixed((shape,)))
 
     def play(self, rest: float) -> float:
         """Seconds of the round trip, or of the rest in the middle of it."""

@@ -17,7 +17,8 @@ from weft.runtime.profile.costs import Findings
 from weft.runtime.profile.hops import hops
 from weft.runtime.profile.rests import overhead
 from weft.runtime.profile.rounds import Found, Rounds
-from weft.runtime.profile.sample import THOROUGH, Effort, Flow, Sample, Watch
+from weft.runtime.profile.sample import THOROUGH, Effort, Sample, StageValues, Watch
+from weft.runtime.profile.updates import TimedUpdates
 from weft.runtime.ranks.blame import failure_of
 from weft.runtime.ranks.world import World, world_of
 
@@ -43,15 +44,15 @@ def profiled(
     device = next((weight.device for weight in weights), torch.device("cpu"))
     with _together(program, effort, device) as world:
         (batch,) = cut([sample.batch], 1, "batch")
-        flow = Flow.through(stages, program.graph, batch.to(device))
-        messages = flow.messages(program.graph)
-        held = {s: stages[s] for d in world.devices for _, s in program.placement.held[d]}
-        rounds = Rounds(held, program, sample, flow.inputs, effort.kinds)
+        values = StageValues.through(stages, program.graph, batch.to(device))
+        messages = values.messages(program.graph)
+        updates = TimedUpdates(stages, program, sample, world)
+        rounds = Rounds(updates, program, sample, values.inputs, effort.kinds)
         found = rounds.run(world, effort.rounds, watch)
         rest = _rest(found)
         passed = hops(world, effort, device, rest, watch)
         rest = max(rest, LONG * passed.of(max(messages, default=0.0)))
-        host = overhead(flow, program, effort, rest, watch)
+        host = overhead(values, program, effort, rest, watch)
     ranks = program.devices // len(world.devices)
     findings = Findings(program, ranks, passed, messages, host, found)
     return findings.cost(device=device, transport=world.carrier)

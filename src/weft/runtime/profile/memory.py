@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 
-class Kept:
+class SavedBytes:
     """Counts the bytes that autograd keeps, once each, without the weights."""
 
     def __init__(self, module: nn.Module) -> None:

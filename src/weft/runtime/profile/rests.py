@@ -17,27 +17,31 @@ from torch import Tensor, nn
 
 from weft.ir.earliest import Seconds
 from weft.ir.program import Program
-from weft.runtime.fit import is_flowing
 from weft.runtime.pipeline import Pipeline
-from weft.runtime.profile.sample import Effort, Flow, Watch
-from weft.runtime.transport.message import Form, Layout, layout_of
+from weft.runtime.profile.sample import Effort, StageValues, Watch
+from weft.runtime.suit import is_asynchronous
+from weft.runtime.transport.message import Layout, TensorShape, layout_of
 from weft.timeline import Timeline
 
 WARM_UP = 2
 TRIMMED = 0.1  # of the gaps, at either end
-SCALAR: Layout = (Form((1,), torch.float32),)
+SCALAR: Layout = (TensorShape((1,), torch.float32),)
 
 
-def overhead(flow: Flow, program: Program, effort: Effort, rest: float, watch: Watch) -> float:
+def overhead(
+    values: StageValues, program: Program, effort: Effort, rest: float, watch: Watch
+) -> float:
     """Seconds between two actions of a device, each of so long a rest; every rank calls this."""
     if not dist.is_initialized() or effort.transport == "loopback":
         return 0.0  # devices take turns in this process
-    (data,) = flow.inputs[0]
+    (data,) = values.inputs[0]
     device = next((leaf.device for leaf in data.leaves), torch.device("cpu"))
-    stages = [Resting(layout_of(value.leaves) or SCALAR, rest).to(device) for value in flow.outputs]
+    stages = [
+        Resting(layout_of(value.leaves) or SCALAR, rest).to(device) for value in values.outputs
+    ]
     batch = [tuple(map(torch.zeros_like, data.leaves))]
     target = [torch.zeros(1)]
-    count, is_late = program.microbatches, is_flowing(program)
+    count, is_stale = program.microbatches, is_asynchronous(program)
     found = []
     with Pipeline(
         stages,
@@ -47,11 +51,11 @@ def overhead(flow: Flow, program: Program, effort: Effort, rest: float, watch: W
         transport=effort.transport,
     ) as pipeline:
         for step in range(WARM_UP + effort.steps):
-            result = pipeline.step(batch * count, target * count, update=is_late)
-            if step >= WARM_UP and not is_late:
+            result = pipeline.step(batch * count, target * count, update=is_stale)
+            if step >= WARM_UP and not is_stale:
                 found.append(gaps(pipeline.gathered(result), margin=rest / 2))
             watch("host", (step + 1) / (WARM_UP + effort.steps))
-        if is_late:
+        if is_stale:
             found.append(gaps(pipeline.gathered(pipeline.drain()), margin=rest / 2))
     return _trimmed_mean(np.concatenate(found))
 
@@ -62,12 +66,15 @@ def gaps(timeline: Timeline, *, margin: float) -> Seconds:
     What it reads from other devices was there so long before the last action on its own ended.
     """
     program, start, end = timeline.program, timeline.start, timeline.end
-    dependencies, crossing = program.dependencies, program.crossing
+    needs = program.dependencies
+    source = program.origin[needs.producer]  # of a message, what computed it
+    is_other = program.device_of[source] != program.device_of[needs.consumer]
     ready = np.full(len(program), -np.inf)
-    np.maximum.at(ready, dependencies.consumer[crossing], end[dependencies.producer[crossing]])
-    behind = np.flatnonzero(np.diff(program.lane_of) == 0)  # actions with another behind them
-    behind = behind[ready[behind + 1] + margin <= end[behind]]
-    return np.asarray(start[behind + 1] - end[behind])
+    np.maximum.at(ready, needs.consumer[is_other], end[source[is_other]])
+    is_compute = program.is_on_compute[program.lane_of]
+    first = np.flatnonzero((np.diff(program.lane_of) == 0) & is_compute[:-1])  # another follows
+    first = first[ready[first + 1] + margin <= end[first]]
+    return np.asarray(start[first + 1] - end[first])
 
 
 def _trimmed_mean(values: Seconds) -> float:
@@ -78,7 +85,7 @@ def _trimmed_mean(values: Seconds) -> float:
 
 
 class Resting(nn.Module):
-    """Rests in F and in its backward, and passes on values of the given forms."""
+    """Rests in F and in its backward, and passes on values of the given shapes."""
 
     def __init__(self, layout: Layout, seconds: float) -> None:
         super().__init__()
@@ -111,7 +118,7 @@ class _Rest(torch.autograd.Function):
 
 def _zeros(layout: Layout, device: torch.device) -> tuple[Tensor, ...]:
     return tuple(
-        torch.zeros(form.shape, dtype=form.dtype, device=device)
-        for form in layout
-        if isinstance(form, Form)
+        torch.zeros(entry.shape, dtype=entry.dtype, device=device)
+        for entry in layout
+        if isinstance(entry, TensorShape)
     )

@@ -6,13 +6,15 @@ have ended this one. So a rank is as busy, and as disturbed by the others, as in
     F B      a whole backward
     F I W    a split one
     F R B    recomputed: this F keeps only its inputs
+
+Then gradients are summed and weights updated (`updates`).
 """
 
 from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -24,13 +26,15 @@ from weft.ir.kinds import Kind
 from weft.ir.program import Program
 from weft.ir.versions import resident_versions
 from weft.runtime.batch import cut
-from weft.runtime.fit import is_flowing
 from weft.runtime.profile.sample import Sample, Watch
 from weft.runtime.profile.trial import Trial, Way
+from weft.runtime.profile.updates import TimedUpdates
 from weft.runtime.ranks.world import World
 from weft.runtime.stage.randomness import Draw
+from weft.runtime.stage.role import Role
 from weft.runtime.stage.stage import Stage
 from weft.runtime.stage.values import Value
+from weft.runtime.suit import is_asynchronous
 from weft.runtime.weights.versions import Stash
 
 WARM_UP = 3
@@ -58,13 +62,14 @@ class Rounds:
 
     def __init__(
         self,
-        held: Mapping[int, nn.Module],
+        updates: TimedUpdates,
         program: Program,
         sample: Sample,
         inputs: Sequence[Sequence[Value]],
         kinds: frozenset[Kind],
     ) -> None:
-        self._program, self._graph, self._sample = program, program.graph, sample
+        self._updates, self._program, self._graph = updates, program, program.graph
+        self._sample, held = sample, updates.modules
         (self._target,) = cut([sample.target], 1, "target")
         weights = (weight for module in held.values() for weight in module.parameters())
         first = next(weights, None)
@@ -74,11 +79,13 @@ class Rounds:
         self._trials: dict[int, list[Trial]] = {}
         for index, module in held.items():
             with _blamed(index):
+                ways = [*ways_of(program, index, kinds)]
+                others = [copy.deepcopy(module) for _ in ways[1:]]
+                stashes = [updates.stashes(index), *(self._stashes(m, index) for m in others)]
                 self._trials[index] = [
-                    Trial(self._stage(module, index, way), way, inputs[index], in_flight)
-                    for way in ways_of(program, index, kinds)
+                    Trial(self._stage(one, index, way, own), way, inputs[index], in_flight)
+                    for one, way, own in zip([module, *others], ways, stashes, strict=True)
                 ]
-            self._trials[index][0].prepare(sample.optimizer)
 
     def run(self, world: World, rounds: int, watch: Watch) -> dict[int, Found]:
         """What all ranks find of all stages; every rank calls this."""
@@ -89,9 +96,14 @@ class Rounds:
                 timed = self._timed(index)
                 if number >= WARM_UP:
                     found[index].add(timed)
+            world.gather(b"", "a round of updates")
+            for index, timed in self._updates.run().items():
+                if number >= WARM_UP:
+                    found[index].add(timed)
             watch("stages", (number + 1) / (WARM_UP + rounds))
         for index, trials in self._trials.items():
-            found[index].sizes = trials[0].sizes()
+            optimizer = {"optimizer": float(self._updates.state_bytes(index))}
+            found[index].sizes = trials[0].sizes() | optimizer
         return _of_all_ranks(found, world)
 
     def _timed(self, index: int) -> dict[str, list[float]]:
@@ -102,21 +114,23 @@ class Rounds:
                 timed = trial.run() | timed
         return timed
 
-    def _stage(self, module: nn.Module, index: int, way: Way) -> Stage:
-        module = copy.deepcopy(module)
-        stage = Stage(
-            module,
-            Draw(),
+    def _stage(self, module: nn.Module, index: int, way: Way, stashes: Sequence[Stash]) -> Stage:
+        role = Role(
+            index=index,
             is_first=not self._graph.predecessors[index],
             is_split=Kind.I in way,
-            index=index,
+            loss=None if self._graph.successors[index] else self._loss,
+            stashes=stashes,
+            is_stashing=self._program.is_stashing,
         )
-        stage.loss = None if self._graph.successors[index] else self._loss
-        if is_flowing(self._program) and any(w.requires_grad for w in module.parameters()):
-            copies = resident_versions(self._program)[index]
-            stage.stashes, stage.versions = [Stash(module.named_parameters(), copies)], (0,)
-            stage.is_stashing = self._program.is_stashing
-        return stage
+        return Stage(module, Draw(), role)
+
+    def _stashes(self, module: nn.Module, index: int) -> list[Stash]:
+        """As a run would have them."""
+        is_learning = any(weight.requires_grad for weight in module.parameters())
+        if not is_asynchronous(self._program) or not is_learning:
+            return []
+        return [Stash(module.named_parameters(), resident_versions(self._program)[index])]
 
     def _loss(self, output: Any, _: int) -> Tensor:
         return self._sample.loss(output, *self._target.arguments)
@@ -146,11 +160,11 @@ def ways_of(program: Program, stage: int, kinds: frozenset[Kind]) -> Iterator[Wa
 
 
 def _of_all_ranks(found: dict[int, Found], world: World) -> dict[int, Found]:
-    """Seconds of a stage that several ranks hold stand one behind the other."""
+    """Seconds of a stage that several ranks hold come one after the other."""
     share = json.dumps({index: asdict(one) for index, one in found.items()}).encode()
     together: dict[int, Found] = {}
-    for told in world.gather(share, "the times of the stages"):
-        for index, one in json.loads(told).items():
+    for text in world.gather(share, "the times of the stages"):
+        for index, one in json.loads(text).items():
             stage = together.setdefault(int(index), Found(sizes=one["sizes"]))
             stage.add(one["seconds"])
     return together

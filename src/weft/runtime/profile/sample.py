@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
@@ -33,11 +34,12 @@ class Sample:
     target: Data
     loss: Callable[..., Tensor]
     optimizer: MakeOptimizer | None = None
+    clip: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """How often everything is measured, behind a warm-up, and through which transport.
+    """How often everything is measured, after a warm-up, and through which transport.
 
     kinds   of action that are timed besides those of the program
     rounds  in which every action is timed, once for each microbatch in flight
@@ -58,27 +60,41 @@ THOROUGH = Effort()
 BRIEF = Effort(kinds=frozenset(), rounds=6, sizes=SIZES[::3], pings=8, steps=3)
 
 
-class Flow(NamedTuple):
+class StageValues(NamedTuple):
     """What every stage reads, and what it hands to other stages."""
 
     inputs: list[list[Value]]
     outputs: list[Value]
 
     @classmethod
-    def through(cls, stages: Sequence[nn.Module], graph: Graph, batch: Value) -> Flow:
-        """The flow of a microbatch through copies of the stages."""
-        flow = cls([], [])
+    def through(cls, stages: Sequence[nn.Module], graph: Graph, batch: Value) -> StageValues:
+        """What a microbatch is on its way through copies of the stages."""
+        values = cls([], [])
         with torch.no_grad():
             for index, stage in enumerate(stages):
-                before = [flow.outputs[other] for other in graph.predecessors[index]]
-                flow.inputs.append(before or [batch])
+                before = [values.outputs[other] for other in graph.predecessors[index]]
+                values.inputs.append(before or [batch])
                 if graph.successors[index]:
                     made = called(copy.deepcopy(stage), before or [batch])
-                    flow.outputs.append(Value.of(made, f"what stage {index} returns"))
+                    values.outputs.append(Value.of(made, f"what stage {index} returns"))
                 else:
-                    flow.outputs.append(Value((), plain(0)))
-        return flow
+                    values.outputs.append(Value((), plain(0)))
+        return values
 
     def messages(self, graph: Graph) -> tuple[float, ...]:
         """Bytes that cross each edge."""
         return tuple(float(size_of(self.outputs[source].leaves)) for source, _ in graph.edges)
+
+
+def seconds(device: torch.device, call: Callable[[], object]) -> float:
+    """How long a call takes; a GPU runs after its host, and is waited for."""
+    _settle(device)
+    began = time.perf_counter()
+    call()
+    _settle(device)
+    return time.perf_counter() - began
+
+
+def _settle(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)

@@ -1,4 +1,4 @@
-"""Trials: a stage that runs microbatches in one way, again and again.
+"""Trials: a stage that runs microbatches in one way, repeatedly.
 
 Several of them are in flight, as in a run: all forwards come first, so that a backward does not
 find in the caches what its own forward has just left there.
@@ -6,18 +6,16 @@ find in the caches what its own forward has just left there.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TypeAlias
 
 import torch
 from torch import Tensor
-from torch.optim import Optimizer
 
 from weft.ir.kinds import Kind
-from weft.runtime.profile.memory import Kept, gradient_bytes, size_of, state_bytes
-from weft.runtime.profile.sample import MakeOptimizer
+from weft.runtime.profile.memory import SavedBytes, gradient_bytes, size_of
+from weft.runtime.profile.sample import seconds
 from weft.runtime.stage.stage import Stage
 from weft.runtime.stage.values import Value
 
@@ -37,31 +35,26 @@ class Trial:
 
     def __init__(self, stage: Stage, way: Way, inputs: Sequence[Value], in_flight: int) -> None:
         self._stage, self._inputs, self._in_flight = stage, inputs, in_flight
-        self._optimizer: Optimizer | None = None
         self._device = next((w.device for w in stage.module.parameters()), torch.device("cpu"))
-        kept = Kept(stage.module)
-        forward = partial(stage.forward, is_divided=Kind.I in way, is_recomputed=Kind.R in way)
+        kept = SavedBytes(stage.module)
+        self._forward = partial(
+            stage.forward, is_divided=Kind.I in way, is_recomputed=Kind.R in way
+        )
         with kept.counting():
-            output = forward(0, inputs)
+            output = self._run_forward(0)
             if Kind.R in way:
                 stage.recompute(0)
         stage.forget()
         self._saved = kept.size
-        gradients = [None if stage.loss else _gradient(value) for value in output.leaves]
+        gradients = [None if stage.role.loss else _gradient(value) for value in output.leaves]
         calls: dict[Kind, Callable[[int], object]] = {
-            Kind.F: lambda microbatch: forward(microbatch, inputs),
+            Kind.F: self._run_forward,
             Kind.R: stage.recompute,
             Kind.B: lambda microbatch: stage.backward(microbatch, gradients),
             Kind.I: lambda microbatch: stage.input_grad(microbatch, gradients),
             Kind.W: stage.weight_grad,
         }
         self._calls = {FIELDS[kind]: calls[kind] for kind in way}
-
-    def prepare(self, optimizer: MakeOptimizer | None) -> None:
-        """Step an optimizer behind every run, if there is one and anything to learn."""
-        learning = [(n, w) for n, w in self._stage.module.named_parameters() if w.requires_grad]
-        if optimizer is not None and learning:
-            self._optimizer = optimizer(learning)
 
     def run(self) -> dict[str, list[float]]:
         """Seconds by field of Times, of every microbatch."""
@@ -70,47 +63,25 @@ class Trial:
         for names in ([forward], rest):
             for microbatch in range(self._in_flight):
                 for name in names:
-                    timed[name].append(self._seconds(self._calls[name], microbatch))
+                    call = partial(self._calls[name], microbatch)
+                    timed[name].append(seconds(self._device, call))
         self._stage.forget()
-        return timed | self._update()
+        return timed
 
-    def _update(self) -> dict[str, list[float]]:
-        if self._optimizer is None:
-            return {}
-        for weight in self._stage.module.parameters():
-            if weight.grad is not None:
-                weight.grad.zero_()  # so that steps lead nowhere, and gradients are added
-        if not self._stage.stashes:
-            return {"update": [self._seconds(self._optimizer.step)]}
-        (stash,) = self._stage.stashes
-        step: Callable[[], object] = self._optimizer.step
-        taken = self._seconds(lambda: stash.update(step))
-        self._stage.versions = (stash.newest,)
-        return {"update": [taken]}
+    def _run_forward(self, microbatch: int) -> Value:
+        newest = tuple(stash.newest for stash in self._stage.role.stashes)
+        return self._forward(microbatch, self._inputs, versions=newest)
 
     def sizes(self) -> dict[str, float]:
-        """Bytes by field of Memory."""
+        """Bytes by field of Memory, without the optimizer's."""
         module = self._stage.module
         found = {
             "weights": size_of(module.parameters()),
             "gradients": gradient_bytes(module),
-            "optimizer": state_bytes(self._optimizer) if self._optimizer else 0,
             "saved": self._saved,
             "inputs": size_of(leaf for value in self._inputs for leaf in value.leaves),
         }
         return {name: float(size) for name, size in found.items()}
-
-    def _seconds(self, call: Callable[..., object], *words: int) -> float:
-        self._settle()
-        began = time.perf_counter()
-        call(*words)
-        self._settle()
-        return time.perf_counter() - began
-
-    def _settle(self) -> None:
-        """A GPU runs behind its host; wait for it."""
-        if self._device.type == "cuda":
-            torch.cuda.synchronize(self._device)
 
 
 def _gradient(value: Tensor) -> Tensor | None:

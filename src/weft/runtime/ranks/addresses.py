@@ -1,4 +1,4 @@
-"""Addresses: where each rank can be reached, as they tell each other through the group's store.
+"""Addresses: where each rank can be reached, as they publish it in the group's store.
 
 Nothing secret is put there: whoever reaches a store of torch can read it. A store may also fall
 silent, with the process that holds it; no question waits for its answer beyond the deadline.
@@ -104,5 +104,5 @@ class Addresses:
         why = f" ({errors[0]})" if errors else ""
         raise RankError(
             f"the store of the process group does not answer{why}: device 0 or torchrun, whichever"
-            f" holds it, has ended or stands still"
+            f" holds it, has ended or is stopped"
         )

@@ -8,7 +8,7 @@ from weft.errors import WeftError
 
 
 def failure_of(error: BaseException, rank: int) -> str:
-    """What other ranks are told; what is not Weft's own error does not say where it is from."""
+    """What other ranks receive; an error that is not Weft's own does not say where it is from."""
     if isinstance(error, WeftError):
         return str(error)
     what = ": ".join(filter(None, (type(error).__name__, str(error))))

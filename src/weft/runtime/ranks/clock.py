@@ -1,21 +1,20 @@
 """Clocks: when every action of a run began and ended, on one time for all ranks.
 
 On a CPU an action is over when its call returns. On a GPU it runs later, so that events on the
-device's own stream tell when.
+device's own stream say when.
 """
 
 from __future__ import annotations
 
 import struct
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, TypeAlias
 
-import numpy as np
 import torch
 
-from weft.ir.earliest import Seconds
-from weft.runtime.ranks.mesh import Mesh, Record
+from weft.runtime.ranks.mesh import Mesh
+from weft.runtime.ranks.records import Record
 
 PINGS = 32
 TIME = struct.Struct("<d")
@@ -24,18 +23,18 @@ Stamp: TypeAlias = Any  # seconds, or an event of a device
 
 
 class Recording:
-    """Start and end of each action that this process runs, by its row in the program."""
+    """What this process ran and when: rows of a program, each in some lap."""
 
-    def __init__(self, rows: int, device: torch.device) -> None:
-        self.start: list[Stamp] = [0.0] * rows
-        self.end: list[Stamp] = [0.0] * rows
+    def __init__(self, device: torch.device) -> None:
+        self.log: list[tuple[int, int, Stamp, Stamp]] = []  # row, lap, start and end
         self.now: Callable[[], Stamp] = time.perf_counter
         if device.type == "cuda":
             self._begin_events(device)
 
-    def seconds(self) -> tuple[Seconds, Seconds]:
-        """Starts and ends in seconds of this process's clock; zero for other ranks' actions."""
-        return np.array([*map(self._read, self.start)]), np.array([*map(self._read, self.end)])
+    def seconds(self) -> Iterator[tuple[int, int, float, float]]:
+        """Row, lap, start and end in seconds of this process's clock."""
+        for row, lap, start, end in self.log:
+            yield row, lap, self._read(start), self._read(end)
 
     def _begin_events(self, device: torch.device) -> None:
         torch.cuda.synchronize(device)
@@ -57,7 +56,7 @@ class Recording:
         return self._began + float(self._origin.elapsed_time(stamp)) / 1000
 
 
-def lag(mesh: Mesh) -> float:
+def offset(mesh: Mesh) -> float:
     """What to add to this rank's clock to have that of rank 0; all ranks call this.
 
     Rank 0 answers with its time at once, so the round trip of least length is off by half of it
@@ -66,13 +65,13 @@ def lag(mesh: Mesh) -> float:
     answers: list[float] = []
     mesh.handle(Record.PONG, lambda _, content: answers.append(TIME.unpack(content)[0]))
     mesh.handle(
-        Record.PING, lambda other, _: mesh.tell(other, Record.PONG, TIME.pack(time.perf_counter()))
+        Record.PING, lambda other, _: mesh.send(other, Record.PONG, TIME.pack(time.perf_counter()))
     )
     mesh.gather(b"", "the start of setting clocks")
     best, found = float("inf"), 0.0
     for _ in range(PINGS if mesh.rank else 0):
         sent = time.perf_counter()
-        mesh.tell(0, Record.PING)
+        mesh.send(0, Record.PING)
         mesh.wait(lambda: bool(answers), lambda: "the time of device 0", 0)
         received = time.perf_counter()
         if received - sent < best:

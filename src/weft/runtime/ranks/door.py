@@ -1,7 +1,7 @@
 """The door: where a rank waits for others to connect, and turns strangers away.
 
 Whoever connects sends a proof of which rank it is; until that is here nobody waits for it, so that
-strangers delay no one. On one host the kernel also tells whose process it is.
+strangers delay no one. On one host the kernel also knows whose process it is.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import NamedTuple
 from weft.errors import RankError
 from weft.runtime.ranks.keys import PROOF_SIZE
 
-HELLO = struct.Struct(f"<II{PROOF_SIZE}s")  # rank, lane, proof
+HELLO = struct.Struct(f"<II{PROOF_SIZE}s")  # rank, purpose, proof
 CREDENTIALS = struct.Struct("iII")  # process, user and group at the other end
 BACKLOG = 1024
 MOST_GUESTS = 256  # that have not shown who they are
@@ -27,39 +27,39 @@ PATIENCE = 60.0  # seconds for an open file to be handed over
 KEEPALIVE = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 4}  # a lost host is noticed
 
 
-class Lane(NamedTuple):
+class Connection(NamedTuple):
     """A connection of a rank: which rank's, and what it carries."""
 
     rank: int
-    lane: int
+    purpose: int
 
     def words(self, listener: int) -> bytes:
         """What is proved by whoever opens it."""
-        return struct.pack("<III", self.rank, self.lane, listener)
+        return struct.pack("<III", self.rank, self.purpose, listener)
 
 
 class Door:
     """A listening socket, and those who came and have not shown who they are.
 
-    `proofs` has the proof of each lane that may be opened here.
+    `proofs` has the proof of each connection that may be opened here.
     """
 
-    def __init__(self, listener: socket.socket, proofs: dict[Lane, bytes]) -> None:
+    def __init__(self, listener: socket.socket, proofs: dict[Connection, bytes]) -> None:
         self._listener, self._proofs = listener, proofs
         self._guests: dict[int, tuple[socket.socket, bytearray]] = {}
         self._poll = select.poll()
         listener.setblocking(False)
         self._poll.register(listener, select.POLLIN)
 
-    def admitted(self, seconds: float) -> Iterator[tuple[Lane, socket.socket]]:
-        """Those who have shown who they are; waits so long at most for anyone to come."""
+    def admitted(self, seconds: float) -> Iterator[tuple[Connection, socket.socket]]:
+        """Those who have shown who they are; waits at most that long for anyone to come."""
         while found := self._poll.poll(seconds * 1000):
             seconds = 0.0
             for file, _ in found:
                 if file == self._listener.fileno():
                     self._let_in()
-                elif (lane := self._heard(file)) is not None:
-                    yield lane, _settled(self._parted(file))
+                elif (connection := self._identified(file)) is not None:
+                    yield connection, _settled(self._parted(file))
 
     def close(self) -> None:
         for file in list(self._guests):
@@ -80,30 +80,30 @@ class Door:
         self._guests[peer.fileno()] = peer, bytearray()
         self._poll.register(peer, select.POLLIN)
 
-    def _heard(self, file: int) -> Lane | None:
-        """Which lane a guest has proved to be; whoever says anything else is turned away."""
+    def _identified(self, file: int) -> Connection | None:
+        """Which connection a guest has proved to be; whoever says anything else is turned away."""
         guest, said = self._guests[file]
         try:
-            heard = guest.recv(HELLO.size - len(said))
+            received = guest.recv(HELLO.size - len(said))
         except BlockingIOError:
             return None
         except OSError:
-            heard = b""
-        said += heard
-        if heard and len(said) < HELLO.size:
+            received = b""
+        said += received
+        if received and len(said) < HELLO.size:
             return None
-        lane = self._proved(bytes(said)) if heard else None
-        if lane is None:
+        connection = self._proved(bytes(said)) if received else None
+        if connection is None:
             self._parted(file).close()
-        return lane
+        return connection
 
-    def _proved(self, hello: bytes) -> Lane | None:
-        rank, number, proof = HELLO.unpack(hello)
-        lane = Lane(rank, number)
-        if not secrets.compare_digest(proof, self._proofs.get(lane, b"")):
+    def _proved(self, hello: bytes) -> Connection | None:
+        rank, purpose, proof = HELLO.unpack(hello)
+        connection = Connection(rank, purpose)
+        if not secrets.compare_digest(proof, self._proofs.get(connection, b"")):
             return None
-        del self._proofs[lane]  # it is open now
-        return lane
+        del self._proofs[connection]  # it is open now
+        return connection
 
     def _turn_away_oldest(self) -> None:
         if self._guests:
@@ -116,11 +116,11 @@ class Door:
 
 
 def is_own_user(peer: socket.socket) -> bool:
-    """Whether a process of this user is at the other end, where the kernel can tell."""
+    """Whether a process of this user is at the other end, where the kernel knows it."""
     if peer.family != socket.AF_UNIX:
         return True
-    told = peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size)
-    _, user, _ = CREDENTIALS.unpack(told)
+    found = peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size)
+    _, user, _ = CREDENTIALS.unpack(found)
     return bool(user == os.geteuid())
 
 

@@ -1,6 +1,6 @@
-"""The ledger: losses of microbatches, told to every rank by whoever computes them.
+"""RunLosses of microbatches, reported to every rank by whoever computes them.
 
-Telling never waits; only whoever asks for a loss that is not there yet does.
+Reporting never waits; only whoever asks for a loss that is not there yet does.
 """
 
 from __future__ import annotations
@@ -8,21 +8,23 @@ from __future__ import annotations
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from threading import Lock
 
 from torch import Tensor
 
-from weft.runtime.ranks.mesh import Mesh, Record
+from weft.runtime.ranks.mesh import Mesh
+from weft.runtime.ranks.records import Record
 
 HEAD = struct.Struct("<qI")  # run, microbatches in all
 ENTRY = struct.Struct("<id")  # microbatch, loss
 
 
 @dataclass(slots=True)
-class Losses:
+class RunLosses:
     """What is known of a run's losses."""
 
     known: dict[int, float] = field(default_factory=dict)
-    tellers: set[int] = field(default_factory=set)  # ranks that have told theirs
+    reporters: set[int] = field(default_factory=set)  # ranks that have reported theirs
     count: int = 0
     is_open: bool = False
 
@@ -31,7 +33,7 @@ class Losses:
         return 0 < self.count == len(self.known)
 
 
-class Ledger:
+class LossReports:
     """The losses of the runs that are under way here or elsewhere.
 
     `holders` are the ranks that compute losses.
@@ -39,52 +41,55 @@ class Ledger:
 
     def __init__(self, mesh: Mesh | None, holders: Sequence[int]) -> None:
         self._mesh, self._holders = mesh, holders
-        self._runs: dict[int, Losses] = {}
+        self._runs: dict[int, RunLosses] = {}
+        self._lock = Lock()  # as any thread may receive what others report
         if mesh is not None:
             mesh.handle(Record.LOSSES, self._on_losses)
 
-    def open(self, run: int, count: int) -> Losses:
-        """The page of a run."""
-        page = self._runs.setdefault(run, Losses())
-        page.count, page.is_open = count, True
-        self._drop(run)
-        return page
+    def open(self, run: int, count: int) -> RunLosses:
+        """What will be known of a run, and how many losses it has."""
+        with self._lock:
+            opened = self._runs.setdefault(run, RunLosses())
+            opened.count, opened.is_open = count, True
+            self._drop(run)
+            return opened
 
-    def tell(self, run: int, losses: Mapping[int, Tensor | float]) -> None:
-        """Enter losses that were computed here, and tell every other rank."""
-        page = self._runs[run]
+    def report(self, run: int, losses: Mapping[int, Tensor | float]) -> None:
+        """Enter losses that were computed here, and send them to every other rank."""
+        opened = self._runs[run]
         found = {microbatch: float(loss) for microbatch, loss in losses.items()}
-        self._enter(run, page.count, found)
+        self._enter(run, opened.count, found)
         if self._mesh is not None:
             entries = b"".join(ENTRY.pack(*entry) for entry in found.items())
-            self._mesh.tell_all(Record.LOSSES, HEAD.pack(run, page.count) + entries)
+            self._mesh.send_all(Record.LOSSES, HEAD.pack(run, opened.count) + entries)
 
-    def wait(self, page: Losses) -> list[float]:
+    def wait(self, opened: RunLosses) -> list[float]:
         """All losses of a run, by microbatch."""
         for holder in self._holders:
-            self._wait_for(holder, page)
-        return [page.known[microbatch] for microbatch in range(page.count)]
+            self._wait_for(holder, opened)
+        return [opened.known[microbatch] for microbatch in range(opened.count)]
 
-    def _wait_for(self, holder: int, page: Losses) -> None:
+    def _wait_for(self, holder: int, opened: RunLosses) -> None:
         if self._mesh is not None and holder != self._mesh.rank:
             self._mesh.wait(
-                lambda: page.is_complete or holder in page.tellers,
+                lambda: opened.is_complete or holder in opened.reporters,
                 lambda: f"the losses of device {holder}",
                 holder,
             )
 
     def _on_losses(self, other: int, content: bytes) -> None:
         run, count = HEAD.unpack_from(content)
-        self._runs.setdefault(run, Losses()).tellers.add(other)
-        self._enter(run, count, dict(ENTRY.iter_unpack(content[HEAD.size :])))
+        self._enter(run, count, dict(ENTRY.iter_unpack(content[HEAD.size :])), other)
 
-    def _enter(self, run: int, count: int, found: Mapping[int, float]) -> None:
-        page = self._runs.setdefault(run, Losses())
-        page.count = count
-        page.known.update(found)
-        self._drop(run)
+    def _enter(self, run: int, count: int, found: Mapping[int, float], *reporters: int) -> None:
+        with self._lock:
+            entered = self._runs.setdefault(run, RunLosses())
+            entered.count = count
+            entered.reporters.update(reporters)
+            entered.known.update(found)
+            self._drop(run)
 
     def _drop(self, run: int) -> None:
-        """Whoever opened a complete page keeps it; the ledger need not."""
+        """Whoever opened a run that is complete keeps it; this need not."""
         if self._runs[run].is_open and self._runs[run].is_complete:
             del self._runs[run]

@@ -7,6 +7,9 @@
 
 Records are a kind and bytes; nothing is unpickled. Whoever waits, waits here: a rank that fails,
 dies or leaves is noticed at once, and a wait that takes too long ends with what it waited for.
+
+Several threads of a rank may send and wait at the same time. Each takes what comes, also for the
+others, one of them at a time; none keeps the others from that while it sleeps.
 """
 
 from __future__ import annotations
@@ -14,45 +17,24 @@ from __future__ import annotations
 import os
 import select
 import socket
-import struct
 import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from enum import IntEnum
+from threading import RLock
 from types import MappingProxyType
 
 from weft.errors import RankError
 from weft.runtime.ranks.blame import devices_of
 from weft.runtime.ranks.forks import close_in_children
+from weft.runtime.ranks.peer import Peer
+from weft.runtime.ranks.records import FRAME, Record, RecordHandler, framed
+from weft.runtime.ranks.sleepers import IsDone, Sleeper, Sleepers
 
-FRAME = struct.Struct("<BI")  # kind, bytes that follow
 CHUNK = 1 << 16
 SLICE = 1.0  # seconds between two looks at the clock
 BRIEF = 2e-4  # seconds of a wait in which this rank does not sleep
-
-Handler = Callable[[int, bytes], None]
-
-
-class Record(IntEnum):
-    """What a record tells."""
-
-    FAILED = 0  # text: the sender gives up, and why
-    LEFT = 1  # the sender ends in good order
-    GATHERED = 2  # one rank's share of a gathering
-    LOSSES = 3
-    PING = 4
-    PONG = 5
-    DATA = 6  # a message lies in shared memory
-    CREDIT = 7  # messages were taken out of it
-    HEADER = 8  # the form of a message that comes otherwise
-    NORMS = 9
-
-
-def framed(record: Record, content: bytes = b"") -> bytes:
-    """A record as it travels."""
-    return FRAME.pack(record, len(content)) + content
 
 
 class Mesh:
@@ -69,45 +51,40 @@ class Mesh:
     ) -> None:
         self.rank, self.ranks, self._files = rank, len(peers) + 1, files
         self.deadline: float | None = None
-        self._peers = dict(peers)
-        self._heard = {other: bytearray() for other in peers}  # records that have begun
-        self._unsent = {other: bytearray() for other in peers}
+        self._peers = {other: Peer(connection) for other, connection in peers.items()}
+        self._by_file = {peer.file: other for other, peer in self._peers.items()}
+        self._open = set(peers)
         self._left: set[int] = set()
         self._failure: str | None = None
         self._shares: dict[int, deque[bytes]] = {other: deque() for other in peers}
-        self._handlers: dict[int, Handler] = {
+        self._handlers: dict[int, RecordHandler] = {
             Record.FAILED: self._on_failed,
-            Record.LEFT: lambda other, _: self._left.add(other),
+            Record.LEFT: self._on_left,
             Record.GATHERED: lambda other, share: self._shares[other].append(share),
         }
-        self._poll = select.poll()
-        self._by_file = {peer.fileno(): other for other, peer in peers.items()}
-        self._open = set(peers)
-        for peer in peers.values():
-            peer.setblocking(False)
-            self._poll.register(peer, select.POLLIN)
-        sockets = [*peers.values(), *files.values()]
-        self._closer = weakref.finalize(self, _leave, os.getpid(), sockets, peers, self._unsent)
+        self._sleepers = Sleepers(self._peers, self._open)
+        # Taken in this order; handlers run with the first.
+        self._receiving, self._failing = RLock(), RLock()
+        held = self._peers, files, self._sleepers
+        self._closer = weakref.finalize(self, _leave, os.getpid(), *held)
         close_in_children(self)
 
-    def handle(self, record: Record, handler: Handler) -> None:
-        """Let a function take all records of a kind."""
+    def handle(self, record: Record, handler: RecordHandler) -> None:
+        """Let a function take all records of a kind, in any thread, but one record at a time."""
         self._handlers[record] = handler
 
-    def tell(self, other: int, record: Record, content: bytes = b"") -> None:
+    def send(self, other: int, record: Record, content: bytes = b"") -> None:
         """Send a record; what the socket does not take at once leaves with the next `pump`."""
         self.post(other, framed(record, content))
 
     def post(self, other: int, frame: bytes) -> None:
         """The same with a record that is `framed` already."""
-        if self._unsent[other]:
-            self._unsent[other] += frame
-        else:
-            self._send(other, frame)
+        if self._peers[other].post(frame):
+            self._sleepers.watch_again()
 
     def give(self, other: int, file: int) -> None:
-        """Give an open file to a rank of this host; a record should tell it to take it."""
-        with suppress(OSError):  # it is gone, which the next wait will tell
+        """Give an open file to a rank of this host; a record should ask it to take it."""
+        with suppress(OSError):  # it is gone, which the next wait notices
             socket.send_fds(self._files[other], [b"."], [file])
 
     def given(self, other: int) -> int:
@@ -115,90 +92,94 @@ class Mesh:
         _, files, _, _ = socket.recv_fds(self._files[other], 1, 1, socket.MSG_CMSG_CLOEXEC)
         return files[0]
 
-    def _send(self, other: int, frame: bytes) -> None:
-        peer, unsent = self._peers[other], self._unsent[other]
-        try:
-            sent = peer.send(frame)
-        except BlockingIOError:
-            sent = 0
-        except OSError:
-            return  # it is gone, which the next wait will tell
-        if sent < len(frame):
-            unsent += frame[sent:]
-            self._poll.modify(self._peers[other], select.POLLIN | select.POLLOUT)
-
-    def tell_all(self, record: Record, content: bytes = b"") -> None:
+    def send_all(self, record: Record, content: bytes = b"") -> None:
         for other in self._peers:
             if other not in self._left:
-                self.tell(other, record, content)
+                self.send(other, record, content)
 
     def fail(self, text: str) -> None:
-        """Tell every other rank that this one gives up; no wait of theirs outlives it."""
-        if self._failure is not None:
-            return
-        self._failure = text
-        frame = framed(Record.FAILED, text.encode())
-        for other, peer in self._peers.items():
-            with suppress(OSError):  # gone already
-                peer.settimeout(SLICE)
-                peer.sendall(bytes(self._unsent[other]) + frame)
-                peer.setblocking(False)
-            self._unsent[other].clear()
+        """Report to every other rank that this one gives up; no wait of theirs outlives it.
+
+        Nor does one of another thread here; whoever fails later returns when that was sent to all.
+        """
+        with self._failing:
+            if self._failure is not None:
+                return
+            self._failure = text
+            self._sleepers.wake_all()
+            for peer in self._peers.values():
+                peer.push(framed(Record.FAILED, text.encode()), SLICE)
 
     def check(self) -> None:
         """Refuse to go on after a failure, here or elsewhere."""
         if self._failure is not None:
             raise RankError(self._failure)
 
-    def hear(self, other: int) -> None:
-        """Take what one rank has told, without waiting."""
-        try:
-            heard = self._peers[other].recv(CHUNK)
-        except BlockingIOError:
-            return
-        except OSError:
-            heard = b""
-        if not heard:
-            self._end(other)
-            return
-        begun = self._heard[other]
-        if begun:
-            heard = bytes(begun) + heard
-        begun[:] = heard[self._dispatched(other, heard) :]
+    def receive(self, other: int) -> None:
+        """Take what one rank has sent, without waiting; wake the threads that waited for it."""
+        peer = self._peers[other]
+        with self._receiving:
+            try:
+                received = peer.socket.recv(CHUNK)
+            except BlockingIOError:
+                return
+            except OSError:
+                received = b""
+            if not received:
+                self._end(other)
+                return
+            if peer.begun:
+                received = peer.begun + received
+            used = self._dispatched(other, received)
+            peer.begun = received[used:] if used < len(received) else b""
+        if self._sleepers.waiting:
+            self._sleepers.wake()
 
     def look(self) -> None:
-        """Take what all ranks have told by now; a failure may be among it."""
-        while self._pump(0):
-            pass
+        """Take what all ranks have sent by now; a failure may be among it."""
+        sleeper = self._sleepers.enter(bool)
+        try:
+            self._take_all(sleeper)
+        finally:
+            self._sleepers.leave(sleeper)
         self.check()
 
-    def _pump(self, seconds: float) -> bool:
-        """Take what ranks have told; wait so long at most for the first of it. Was there any?"""
-        found = self._poll.poll(max(0.0, seconds) * 1000)
+    def _take_all(self, sleeper: Sleeper) -> None:
+        with self._receiving:  # so that no other thread has taken something and not handled it
+            while self._pump(sleeper, 0):
+                pass
+
+    def _pump(self, sleeper: Sleeper, seconds: float) -> bool:
+        """Take what ranks have sent; wait at most that long for the first of it. Was there any?"""
+        found = self._sleepers.poll(sleeper, seconds)
         for file, events in found:
             other = self._by_file[file]
-            if events & select.POLLOUT:
-                self._send_rest(other)
+            if events & select.POLLOUT and self._peers[other].send_rest():
+                self._sleepers.watch_again()
             if events & ~select.POLLOUT:
-                self.hear(other)
+                self.receive(other)
         return any(events & ~select.POLLOUT for _, events in found)
 
-    def wait(self, is_done: Callable[[], object], what: Callable[[], str], *sources: int) -> None:
-        """Wait until something is so that depends on some ranks.
+    def wait(self, is_done: IsDone, what: Callable[[], str], *sources: int) -> None:
+        """Wait until something is so that depends on some ranks; any thread may ask `is_done`.
 
-        What was told before a failure counts, though the failure was heard of first.
+        What was sent before a failure counts, though the failure was received first.
         """
         began = time.monotonic()
         self._listen(is_done, began + BRIEF, sources)
-        while not is_done():
-            reason = self._failure or self._reason(began, sources)
-            if reason:
-                with suppress(RankError):
-                    self.look()
-                if is_done():
-                    return
-                raise self.blamed(reason, what())
-            self._pump(SLICE if self.deadline is None else min(SLICE, self.deadline))
+        if is_done():
+            return
+        sleeper = self._sleepers.enter(is_done)
+        try:
+            while not is_done():
+                if reason := self._failure or self._reason(began, sources):
+                    self._take_all(sleeper)
+                    if is_done():
+                        return
+                    raise self.blamed(reason, what())
+                self._pump(sleeper, SLICE if self.deadline is None else min(SLICE, self.deadline))
+        finally:
+            self._sleepers.leave(sleeper)
 
     def watch(self, began: float, what: str, *sources: int) -> None:
         """The same without waiting, for something that ranks do by other means since then."""
@@ -215,11 +196,11 @@ class Mesh:
             return f"nothing came within the deadline of {self.deadline:g} s"
         return None
 
-    def _listen(self, is_done: Callable[[], object], until: float, sources: Iterable[int]) -> None:
-        """Look again and again for a moment: sleeping and waking takes longer than most waits."""
+    def _listen(self, is_done: IsDone, until: float, sources: Iterable[int]) -> None:
+        """Poll for a moment: sleeping and waking takes longer than most waits."""
         while not is_done() and not self._failure and self._open.issuperset(sources):
             for source in sources:
-                self.hear(source)
+                self.receive(source)
             if time.monotonic() > until:
                 return
             os.sched_yield()
@@ -229,8 +210,8 @@ class Mesh:
         return RankError(f"{cause}; device {self.rank} was waiting for {what}")
 
     def gather(self, share: bytes, what: str) -> list[bytes]:
-        """Every rank's share, in the order of the ranks; all of them call this."""
-        self.tell_all(Record.GATHERED, share)
+        """Every rank's share, in the order of the ranks; all call this, in their main threads."""
+        self.send_all(Record.GATHERED, share)
         shares = []
         for other in range(self.ranks):
             if other == self.rank:
@@ -243,68 +224,70 @@ class Mesh:
 
     def _silent(self, first: int) -> str:
         """Whose shares of a gathering have not come, from this rank on."""
-        behind = (other for other in range(first, self.ranks) if other != self.rank)
-        return devices_of(other for other in behind if not self._shares[other])
+        after = (other for other in range(first, self.ranks) if other != self.rank)
+        return devices_of(other for other in after if not self._shares[other])
 
     def close(self) -> None:
-        """Leave in good order."""
-        self._closer()
+        """Leave in good order; whatever another thread waits for ends."""
         self._end_all("this pipeline is closed: make another one to go on")
+        self._sleepers.watch_again()
+        self._closer()
 
     def close_in_child(self) -> None:
-        for peer in (*self._peers.values(), *self._files.values()):
+        for peer in self._peers.values():
+            peer.unlock()
             peer.close()
+        for connection in self._files.values():
+            connection.close()
+        self._sleepers.close_in_child()
+        self._receiving, self._failing = RLock(), RLock()
         self._end_all(f"this process was forked from device {self.rank}, which alone can go on")
 
     def _end_all(self, why: str) -> None:
         """Let nothing be waited for any more."""
-        self._failure, self._poll = self._failure or why, select.poll()
+        self._failure = self._failure or why
         self._open.clear()
 
-    def _dispatched(self, other: int, heard: bytes) -> int:
+    def _dispatched(self, other: int, received: bytes) -> int:
         """Hand whole records to their handlers; the bytes used."""
         place, size = 0, FRAME.size
-        while len(heard) - place >= size:
-            record, length = FRAME.unpack_from(heard, place)
-            if len(heard) - place - size < length:
+        while len(received) - place >= size:
+            record, length = FRAME.unpack_from(received, place)
+            if len(received) - place - size < length:
                 break
-            self._handlers[record](other, heard[place + size : place + size + length])
+            self._handlers[record](other, received[place + size : place + size + length])
             place += size + length
         return place
 
-    def _send_rest(self, other: int) -> None:
-        unsent = self._unsent[other]
-        try:
-            del unsent[: self._peers[other].send(unsent)]
-        except BlockingIOError:
-            return
-        except OSError:
-            unsent.clear()
-        if not unsent:
-            self._poll.modify(self._peers[other], select.POLLIN)
-
     def _on_failed(self, _: int, text: bytes) -> None:
-        self.fail(text.decode())  # passed on, so that nobody hears of this rank's end before
+        self.fail(text.decode())  # passed on, so that nobody learns of this rank's end before
+
+    def _on_left(self, other: int, _: bytes) -> None:
+        self._left.add(other)
+        self._sleepers.wake_all()
 
     def _end(self, other: int) -> None:
         """A socket has ended: in good order, or the rank has died."""
-        self._poll.unregister(self._peers[other])
+        if other not in self._open:  # another thread has seen it, or closed the mesh
+            return
         self._open.discard(other)
+        self._sleepers.watch_again()
         if other not in self._left:
             self._left.add(other)
             self.fail(f"device {other} died")
 
 
 def _leave(
-    maker: int,
-    sockets: Iterable[socket.socket],
-    peers: Mapping[int, socket.socket],
-    unsent: Mapping[int, bytearray],
+    owner: int,
+    peers: Mapping[int, Peer],
+    files: Mapping[int, socket.socket],
+    sleepers: Sleepers,
 ) -> None:
     """Say goodbye to every rank and close all sockets, in the process that made them alone."""
-    for other, peer in peers.items() if os.getpid() == maker else ():
-        with suppress(OSError):  # it has left before
-            peer.settimeout(SLICE)
-            peer.sendall(bytes(unsent[other]) + framed(Record.LEFT))
-    for one in sockets:
-        one.close()
+    for peer in peers.values() if os.getpid() == owner else ():
+        peer.push(framed(Record.LEFT), SLICE)
+    for peer in peers.values():
+        peer.close()
+    for connection in files.values():
+        connection.close()
+    sleepers.close()

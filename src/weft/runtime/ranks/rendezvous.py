@@ -25,8 +25,8 @@ from weft.runtime.ranks.blame import devices_of, failure_of
 from weft.runtime.ranks.door import (
     HELLO,
     PAUSE,
+    Connection,
     Door,
-    Lane,
     connected,
     is_closed,
     listening_far,
@@ -36,7 +36,7 @@ from weft.runtime.ranks.keys import Key
 from weft.runtime.ranks.mesh import Mesh
 
 LOOPBACK = "127.0.0.1"
-RECORDS, FILES = 0, 1  # lanes: what a connection carries
+RECORDS, FILES = 0, 1  # purposes: what a connection carries
 GLANCE = 0.5  # seconds between two looks at who still listens
 
 
@@ -69,7 +69,7 @@ class _Meeting:
         self._rank, self._ranks = addresses.rank, addresses.ranks
         self._key = Key()
         self._mine = self._address()
-        self._met: dict[Lane, socket.socket] = {}
+        self._met: dict[Connection, socket.socket] = {}
         self._silent: set[int] = set()  # that did not listen when last looked at
         self._looked = time.monotonic()
 
@@ -81,7 +81,7 @@ class _Meeting:
         is_near = bool(self._mine.path) and len({address.host for address in addresses}) == 1
         self._connect(is_near)
         self._admit(is_near)
-        mesh = Mesh(self._rank, self._lane(RECORDS), self._lane(FILES))
+        mesh = Mesh(self._rank, self._connections(RECORDS), self._connections(FILES))
         mesh.deadline = self._addresses.deadline
         try:
             mesh.gather(b"", "the greeting")
@@ -94,7 +94,7 @@ class _Meeting:
         reason = failure_of(error, self._rank)
         with suppress(RankError):  # the store is gone
             self._addresses.give_up(reason)
-        mesh = Mesh(self._rank, self._lane(RECORDS), self._lane(FILES))
+        mesh = Mesh(self._rank, self._connections(RECORDS), self._connections(FILES))
         mesh.fail(reason)
         mesh.close()
 
@@ -109,9 +109,9 @@ class _Meeting:
             key=self._key.public,
         )
 
-    def _lane(self, number: int) -> dict[int, socket.socket]:
-        """The connections of one lane, by rank."""
-        return {lane.rank: self._met[lane] for lane in sorted(self._met) if lane.lane == number}
+    def _connections(self, purpose: int) -> dict[int, socket.socket]:
+        """The connections for one purpose, by rank."""
+        return {one.rank: self._met[one] for one in sorted(self._met) if one.purpose == purpose}
 
     # steps
 
@@ -123,16 +123,16 @@ class _Meeting:
         return missing
 
     def _connect(self, is_near: bool) -> None:
-        """Open every lane to each higher rank."""
+        """Open every connection to each higher rank."""
         for other in range(self._rank + 1, self._ranks):
             address = self._addresses.known[other]
-            for number in _lanes(is_near):
-                lane = Lane(self._rank, number)
-                proof = self._key.proof(address.key, lane.words(other))
+            for purpose in _purposes(is_near):
+                connection = Connection(self._rank, purpose)
+                proof = self._key.proof(address.key, connection.words(other))
                 try:
                     peer = connected(address.place(is_near=is_near), self._addresses.until)
-                    self._met[Lane(other, number)] = peer
-                    peer.sendall(HELLO.pack(*lane, proof))
+                    self._met[Connection(other, purpose)] = peer
+                    peer.sendall(HELLO.pack(*connection, proof))
                 except ConnectionRefusedError:
                     cause = self._addresses.given_up() or f"device {other} died"
                     raise self._blamed(cause, [other], "to connect") from None
@@ -141,11 +141,11 @@ class _Meeting:
                     raise self._blamed(cause, [other], "to connect") from error
 
     def _admit(self, is_near: bool) -> None:
-        """Wait until each lower rank has opened every lane."""
+        """Wait until each lower rank has opened every connection."""
         proofs = {
-            lane: self._key.proof(address.key, lane.words(self._rank))
+            connection: self._key.proof(address.key, connection.words(self._rank))
             for other, address in self._addresses.known.items()
-            for lane in (Lane(other, number) for number in _lanes(is_near))
+            for connection in (Connection(other, purpose) for purpose in _purposes(is_near))
             if other < self._rank
         }
         door = Door(self._near if is_near else self._far, proofs)
@@ -154,7 +154,7 @@ class _Meeting:
             if not proofs:
                 return ()
             self._met.update(door.admitted(PAUSE))
-            return sorted({lane.rank for lane in proofs})
+            return sorted({connection.rank for connection in proofs})
 
         try:
             self._await(missing, "to connect")
@@ -201,7 +201,7 @@ class _Meeting:
         return RankError(f"{cause}; device {self._rank} was waiting for {missed}")
 
 
-def _lanes(is_near: bool) -> Sequence[int]:
+def _purposes(is_near: bool) -> Sequence[int]:
     return (RECORDS, FILES) if is_near else (RECORDS,)
 
 

@@ -19,17 +19,17 @@ from weft.errors import Disagreement, InputError
 from weft.ir.program import Program
 from weft.runtime.ranks.agreement import refuse_different
 from weft.runtime.ranks.blame import failure_of
-from weft.runtime.ranks.clock import lag
-from weft.runtime.ranks.losses import Ledger
+from weft.runtime.ranks.clock import offset
+from weft.runtime.ranks.losses import LossReports
 from weft.runtime.ranks.mesh import Mesh
 from weft.runtime.ranks.rendezvous import meet
 from weft.runtime.ranks.window import Windows, windows_of
 from weft.runtime.transport import Transport
 from weft.runtime.transport.grouped import Grouped
-from weft.runtime.transport.groups import Gloo, Groups, Nccl
+from weft.runtime.transport.groups import Gloo, Nccl, TorchGroups
 from weft.runtime.transport.loopback import Loopback
 from weft.runtime.transport.shared import Shared
-from weft.runtime.weights.norms import Board
+from weft.runtime.weights.norms import Norms
 from weft.runtime.weights.ties import End
 
 MOST_COPIES = 64  # of a tied weight, times the updates of it that may be under way
@@ -43,9 +43,9 @@ class World(Protocol):
     devices: range  # that this process runs
     carrier: str  # the transport that was chosen, by name
     transport: Transport
-    ledger: Ledger
-    board: Board
-    lag: float  # what to add to this process's clock to have that of device 0
+    losses: LossReports
+    norms: Norms
+    offset: float  # what to add to this process's clock to have that of device 0
 
     def gather(self, share: bytes, what: str) -> list[bytes]:
         """What every process knows, in their order; all of them ask."""
@@ -77,9 +77,9 @@ class Alone:
         self.devices = range(program.devices)
         self.carrier = "loopback"
         self.transport: Transport = Loopback()
-        self.ledger = Ledger(None, ())
-        self.board = Board(None)
-        self.lag = 0.0
+        self.losses = LossReports(None, ())
+        self.norms = Norms(None)
+        self.offset = 0.0
 
     def gather(self, share: bytes, what: str) -> list[bytes]:
         return [share]
@@ -126,16 +126,16 @@ class Ranks:
         self._mesh.deadline = self._deadline = deadline
         self._first = ""
         self.devices = range(met.mesh.rank, met.mesh.rank + 1)
-        with _told(met.mesh):
+        with _reported(met.mesh):
             chosen = _chosen(carrier, met.is_one_host, device)
             refuse_different(self.gather(chosen.encode(), "transports"), "transports")
             self.carrier: str = chosen
             windows = windows_of(program, least=depth)
             pairs = _neighbours(program, ties)
             self.transport = _transport(chosen, met.mesh, (program, pairs), device, windows)
-            self.ledger = Ledger(met.mesh, _last_devices(program))
-            self.board = Board(met.mesh)
-            self.lag = 0.0 if met.is_one_clock else lag(met.mesh)
+            self.losses = LossReports(met.mesh, _last_devices(program))
+            self.norms = Norms(met.mesh)
+            self.offset = 0.0 if met.is_one_clock else offset(met.mesh)
 
     def gather(self, share: bytes, what: str) -> list[bytes]:
         return self._mesh.gather(share, what)
@@ -203,7 +203,7 @@ def _refuse_lonely_ranks() -> None:
 
 
 @contextmanager
-def _told(mesh: Mesh) -> Iterator[None]:
+def _reported(mesh: Mesh) -> Iterator[None]:
     """Whatever goes wrong here ends the waits of all other ranks."""
     try:
         yield
@@ -236,7 +236,7 @@ def _transport(
     if carrier == "shared":
         return Shared(mesh, windows)
     program, neighbours = run
-    groups: Groups = Nccl(mesh, neighbours) if carrier == "nccl" else Gloo(mesh)
+    groups: TorchGroups = Nccl(mesh, neighbours) if carrier == "nccl" else Gloo(mesh)
     buffers = device if carrier == "nccl" else torch.device("cpu")
     numbers = max(program.microbatches * program.steps, MOST_COPIES, program.placement.table.size)
     return Grouped(mesh, groups, numbers=numbers, device=buffers, windows=windows)

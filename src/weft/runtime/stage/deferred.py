@@ -19,9 +19,9 @@ from typing import Any, Protocol, TypeAlias, runtime_checkable
 import torch
 from torch import Tensor, nn
 
-from weft.runtime.stage.randomness import entered, is_compiled
+from weft.runtime.stage.modules import entered, is_compiled
 
-Grads: TypeAlias = Sequence[Tensor | None]
+WeightGradients: TypeAlias = Sequence[Tensor | None]
 
 
 @runtime_checkable
@@ -31,7 +31,7 @@ class Divided(Protocol):
     def input_grad(self, value: Tensor, gradient: Tensor) -> Tensor:
         """The gradient of its input, given the input and the gradient of its output."""
 
-    def weight_grad(self, value: Tensor, gradient: Tensor) -> Grads:
+    def weight_grad(self, value: Tensor, gradient: Tensor) -> WeightGradients:
         """The gradients of its parameters, in their order."""
 
 
@@ -42,7 +42,7 @@ class Layer:
     module: nn.Module
     forward: Callable[..., Tensor]
     input_grad: Callable[[Tensor, Tensor], Tensor]
-    weight_grad: Callable[[Tensor, Tensor], Grads]
+    weight_grad: Callable[[Tensor, Tensor], WeightGradients]
 
     @classmethod
     def of(cls, module: nn.Module) -> Layer | None:
@@ -61,7 +61,7 @@ class Layer:
         return None
 
     def is_view(self, value: Tensor) -> bool:
-        """Whether torch makes the output of a linear layer a view of rows, as hooks can tell."""
+        """Whether torch makes the output of a linear layer a view of rows, as hooks can see."""
         is_linear = type(self.module) is nn.Linear and self.module.bias is not None
         return is_linear and value.dim() == 3 and value.is_contiguous() and value.numel() > 0
 
@@ -103,7 +103,7 @@ def _linear_input_grad(layer: nn.Linear, value: Tensor, gradient: Tensor) -> Ten
     return found.reshape(value.shape).to(value.dtype)
 
 
-def _linear_weight_grad(layer: nn.Linear, value: Tensor, gradient: Tensor) -> Grads:
+def _linear_weight_grad(layer: nn.Linear, value: Tensor, gradient: Tensor) -> WeightGradients:
     flat = _flat(gradient)
     bias = layer._parameters["bias"]
     return (

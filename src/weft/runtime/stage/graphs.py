@@ -7,11 +7,15 @@ added where nobody looks for it, or not at all.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 from torch import Tensor, nn
+from torch.autograd import Variable
+from torch.autograd.graph import GradientEdge
 
 from weft.errors import InputError
+
+Root: TypeAlias = Tensor | GradientEdge  # where a backward begins
 
 REENTRANT = "CheckpointFunctionBackward"
 FORWARDS = 2  # that are looked at: what is foreign in both is no value of one of them
@@ -25,16 +29,13 @@ class Graphs:
 
     def __init__(self, stage: int) -> None:
         self._stage, self._looks, self.is_reentrant = stage, 0, False
+        self.are_known = False  # whether enough of them were looked at
         self._found: list[Tensor] = []
-
-    @property
-    def are_known(self) -> bool:
-        """Whether enough of them were looked at."""
-        return self._looks >= FORWARDS
 
     def check(self, outputs: Sequence[Tensor], known: Sequence[Tensor]) -> None:
         """Refuse a graph that ends in a weight which is not known."""
         self._looks += 1
+        self.are_known = self._looks >= FORWARDS
         own = {id(tensor) for tensor in known}
         nodes = [*nodes_of(outputs)]
         self.is_reentrant |= any(type(node).__name__ == REENTRANT for node in nodes)
@@ -49,7 +50,7 @@ class Graphs:
                     f" stage; register it in every stage that uses it: what several stages share"
                     f" is kept equal"
                 )
-        self._found = strange if self._looks < FORWARDS else []
+        self._found = strange if not self.are_known else []
 
 
 def nodes_of(outputs: Sequence[Tensor]) -> Iterator[Any]:
@@ -63,3 +64,10 @@ def nodes_of(outputs: Sequence[Tensor]) -> Iterator[Any]:
             if following is not None and following not in seen:
                 seen.add(following)
                 nodes.append(following)
+
+
+def run_backward(outputs: Sequence[Root], grads: Sequence[Tensor]) -> None:
+    """As torch.autograd.backward, whose checks in Python take longer than a small stage."""
+    Variable._execution_engine.run_backward(
+        tuple(outputs), tuple(grads), False, False, (), allow_unreachable=True, accumulate_grad=True
+    )

@@ -1,11 +1,12 @@
-"""Modules as people write them: what can be trained in a pipeline, and how it is copied."""
+"""Modules as people write them: what can be trained in a pipeline, how it is copied, what runs."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 
+import torch
 from torch import nn
 
 from weft.errors import InputError
@@ -41,15 +42,14 @@ def refuse_unsuited(stages: Sequence[nn.Module], loss: Callable[..., object]) ->
             )
 
 
-def refuse_unfrozen(frozen: Mapping[int, nn.Module]) -> None:
-    """Refuse stages that have no optimizer, as nothing in them learned, and learn now."""
-    for index, module in frozen.items():
-        for name, weight in module.named_parameters():
-            if weight.requires_grad:
-                raise InputError(
-                    f"stage {index} has no optimizer, as it was frozen when the pipeline was made,"
-                    f" and its weight {name} learns now; make the pipeline again"
-                )
+def refuse_unfrozen(stage: int, named: Iterable[tuple[str, nn.Parameter]]) -> None:
+    """Refuse weights that have no optimizer, as none of them learned, and learn now."""
+    for name, weight in named:
+        if weight.requires_grad:
+            raise InputError(
+                f"stage {stage} has no optimizer, as it was frozen when the pipeline was made,"
+                f" and its weight {name} learns now; make the pipeline again"
+            )
 
 
 def _wrapper(module: nn.Module) -> str | None:
@@ -141,3 +141,21 @@ def _twin(module: nn.Module) -> nn.Module:
         if buffer is not None:
             twin._buffers[name] = buffer.clone()
     return twin
+
+
+def entered(module: nn.Module, seen: set[int] | None = None) -> Iterator[nn.Module]:
+    """A module and those within, but not what runs inside a compiled graph."""
+    seen = set() if seen is None else seen
+    if id(module) in seen:
+        return
+    seen.add(id(module))
+    yield module
+    if not is_compiled(module):
+        for child in module.children():
+            yield from entered(child, seen)
+
+
+def is_compiled(module: nn.Module) -> bool:
+    """Whether a module runs as one graph, in which no other module is called."""
+    is_whole = "_orig_mod" in module._modules or isinstance(module, torch.jit.ScriptModule)
+    return is_whole or module._compiled_call_impl is not None

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from weft.runtime.stage.graphs import nodes_of
-from weft.runtime.stage.randomness import Keyed
+from weft.runtime.stage.keyed import KeyedModule
 from weft.runtime.stage.split import called
 from weft.runtime.stage.values import Value, learns
 from weft.runtime.transport.message import Layout, layout_of
@@ -126,7 +126,7 @@ def _repeated(module: nn.Module, outputs: Sequence[Tensor]) -> tuple[str, ...]:
 def _is_watched(module: nn.Module) -> bool:
     """Whether somebody else would notice a forward."""
     hooks = [*module._forward_hooks.values(), *module._forward_pre_hooks.values()]
-    return any(not isinstance(getattr(hook, "__self__", None), Keyed) for hook in hooks)
+    return any(not isinstance(getattr(hook, "__self__", None), KeyedModule) for hook in hooks)
 
 
 def faked(value: Value) -> Value:

@@ -1,6 +1,6 @@
-"""Forms: the shapes and types of all values that pass between stages, without computing any.
+"""Shapes: those of all values that pass between stages, and their types, without computing any.
 
-Where a stage has no outline, its forms are not known, and travel with the messages; so do those of
+Where a stage has no outline, its shapes are not known, and travel with the messages; so do those of
 gradients in a first run, as only that shows which of them there are.
 """
 
@@ -16,17 +16,17 @@ from torch import Tensor, nn
 from weft.errors import InputError
 from weft.ir.graph import Graph
 from weft.ir.kinds import Direction
+from weft.runtime.stage.modules import is_compiled
 from weft.runtime.stage.outline import Misfit, Outline, faked, is_misfit, outlined, outlining
-from weft.runtime.stage.randomness import is_compiled
 from weft.runtime.stage.values import Structure, Value
-from weft.runtime.transport.message import Forms, Layout, Message, layout_of
+from weft.runtime.transport.message import Layout, Message, Shapes, layout_of
 
 Outlines: TypeAlias = list[Outline | None]  # of every stage
 Edge: TypeAlias = tuple[int, object]  # and what its microbatch is like
 
 
-class StageForms:
-    """Forms of every message of a run, where the stages have outlines."""
+class StageShapes:
+    """Shapes of every message of a run, where the stages have outlines."""
 
     def __init__(
         self,
@@ -101,8 +101,8 @@ class StageForms:
         outline = self._known[self._keys[microbatch]][stage]
         return None if outline is None else outline.value.structure
 
-    def of(self, message: Message) -> Forms:
-        """The forms of a message in the run at hand."""
+    def of(self, message: Message) -> Shapes:
+        """The shapes of a message in the run at hand."""
         is_gradient = message.direction is Direction.GRADIENT
         return _Gradient(self, message) if is_gradient else _Activation(self, message)
 
@@ -166,25 +166,25 @@ class StageForms:
 
 
 class _Activation:
-    def __init__(self, forms: StageForms, message: Message) -> None:
-        self._forms, self._message = forms, message
+    def __init__(self, shapes: StageShapes, message: Message) -> None:
+        self._shapes, self._message = shapes, message
 
     def __call__(self) -> Layout | None:
-        return self._forms.activation(self._message)
+        return self._shapes.activation(self._message)
 
     def see(self, layout: Layout) -> None:
         """Outlines say all that is known."""
 
 
 class _Gradient:
-    def __init__(self, forms: StageForms, message: Message) -> None:
-        self._forms, self._message = forms, message
+    def __init__(self, shapes: StageShapes, message: Message) -> None:
+        self._shapes, self._message = shapes, message
 
     def __call__(self) -> Layout | None:
-        return self._forms.gradient(self._message)
+        return self._shapes.gradient(self._message)
 
     def see(self, layout: Layout) -> None:
-        self._forms.see_gradient(self._message, layout)
+        self._shapes.see_gradient(self._message, layout)
 
 
 def _is_unnoticed(loss: object) -> bool:

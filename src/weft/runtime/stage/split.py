@@ -18,10 +18,31 @@ class Slice(nn.Sequential):
     """
 
 
+class Segment(nn.Module):
+    """A part of a stage under the name that it has there.
+
+    is_numbered  whether names of the stage begin with its number
+    is_spread    whether a tuple is spread over the arguments
+    """
+
+    def __init__(self, name: str, module: nn.Module, *, is_numbered: bool, is_spread: bool) -> None:
+        super().__init__()
+        self.is_numbered, self.is_spread, self._path = is_numbered, is_spread, name
+        *parents, last = name.split(".")
+        place: nn.Module = self
+        for parent in parents:
+            place.register_module(parent, nn.Module())
+            place = place.get_submodule(parent)
+        place.register_module(last, module)
+
+    def forward(self, *arguments: Any) -> Any:
+        return self.get_submodule(self._path)(*arguments)
+
+
 def split(
     model: nn.Sequential, *, stages: int, layers: Sequence[int] | None = None
 ) -> list[nn.Module]:
-    """Slices of a sequential model: as equal as can be, or of so many layers each."""
+    """Slices of a sequential model: as equal as can be, or of given numbers of layers."""
     if not isinstance(model, nn.Sequential):
         raise InputError(
             f"{type(model).__name__} is no nn.Sequential; give a list of modules, one per stage"
@@ -56,16 +77,22 @@ def called(stage: nn.Module, values: Sequence[Value]) -> Any:
 
     A tuple is spread over the arguments, unless a slice takes it as one.
     """
-    if is_slice(stage):
-        arguments: tuple[Any, ...] = tuple(value.tree for value in values)
-    else:
-        arguments = tuple(one for value in values for one in value.arguments)
-    return stage(*arguments)
+    if len(values) == 1 and values[0].structure.kind is None:  # a tensor
+        return stage(values[0].leaves[0])
+    if not is_spread(stage):
+        return stage(*[value.tree for value in values])
+    return stage(*[one for value in values for one in value.arguments])
 
 
 def names_of(stage: nn.Module, index: int) -> str:
     """The prefix of a stage's names: none for a slice, else its number."""
-    return "" if is_slice(stage) else str(index)
+    is_numbered = stage.is_numbered if isinstance(stage, Segment) else not is_slice(stage)
+    return str(index) if is_numbered else ""
+
+
+def is_spread(stage: nn.Module) -> bool:
+    """Whether a stage gets a tuple as several arguments."""
+    return stage.is_spread if isinstance(stage, Segment) else not is_slice(stage)
 
 
 def is_slice(stage: nn.Module) -> bool:

@@ -16,14 +16,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from operator import attrgetter
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from weft.errors import InputError
 
-Constant: TypeAlias = bool | int | float | str | None
 TYPES = (
     "only tensors, numbers, text, None, and tuples, lists, dicts and dataclasses of these pass"
     " between stages"
@@ -274,7 +273,7 @@ def contiguous(value: Tensor) -> Tensor:
 
 
 def fingerprint(value: Tensor) -> float:
-    """A number that tells a tensor from another one."""
+    """A number by which tensors differ."""
     plain = torch.view_as_real(value) if value.is_complex() else value
     return float(plain.detach().double().sum())
 

@@ -1,10 +1,12 @@
-"""Transports: how values get from device to device, behind one small Protocol.
+"""Transports: how values get from device to device, through one small Protocol.
 
     Loopback   all devices in one process: a message is a place in a table
     Shared     ranks of one host: a message lies in memory that both ends see
     Grouped    process groups of torch: gloo between CPUs of any hosts, NCCL between GPUs
 
-A transport is asked once for each end of each route; what it answers is called in every step.
+A transport is asked once for each end of each route; what it answers is called in every step. But
+for Loopback's, such calls may be made by several threads of a rank at once, each its own messages.
+All else is called by the main thread, and while no other sends or receives, unless it says so.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from weft.runtime.transport.message import Forms, Receive, Route, Send
+from weft.runtime.transport.message import Receive, Route, Send, Shapes
 
 __all__ = ["Transport"]
 
@@ -25,11 +27,11 @@ class Transport(Protocol):
 
     is_ordered: bool
 
-    def sender(self, route: Route, forms: Forms) -> Send:
+    def sender(self, route: Route, shapes: Shapes) -> Send:
         """A call that hands values over; they may be changed by nobody from then on."""
 
-    def receiver(self, route: Route, forms: Forms) -> Receive:
-        """A call that waits for the values; `forms` tells what will arrive, where it is known."""
+    def receiver(self, route: Route, shapes: Shapes) -> Receive:
+        """A call that waits for the values; `shapes` says what will arrive, where it is known."""
 
     def begin(self, incoming: Sequence[Route], outgoing: Sequence[Route]) -> None:
         """Prepare for a run with these messages, in the order of need."""
@@ -41,7 +43,11 @@ class Transport(Protocol):
         """Wait until what was sent has left."""
 
     def abandon(self) -> None:
-        """Leave a run that has failed, so that no other rank waits for the rest of it."""
+        """Leave a run that has failed, so that no other rank waits for the rest of it.
+
+        Other threads may still be sending or receiving: the mesh has ended their waits, or they
+        end when all ranks leave the run.
+        """
 
     def close(self) -> None:
         """Close what was opened; nothing is sent or received any more."""

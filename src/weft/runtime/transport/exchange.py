@@ -52,8 +52,8 @@ class Gathered(Store):
     def answer(self, mesh: Mesh) -> None:
         """Gather what all ranks have set; all of them ask."""
         for share in mesh.gather(json.dumps(self._mine).encode(), "the addresses"):
-            told = json.loads(share).items()
-            self._known |= {key: bytes.fromhex(value) for key, value in told}
+            found = json.loads(share).items()
+            self._known |= {key: bytes.fromhex(value) for key, value in found}
         self._is_answered.set()
 
 

@@ -3,16 +3,16 @@
 One group for each direction, so that a late activation never holds up a gradient; on GPUs one
 for each pair of neighbours and direction, as a communicator runs one transfer at a time. Receives
 are posted in the order in which the other end sends, a few ahead of need; sends go on in the
-background and are waited for oldest first, a window of them for each channel at most.
+background and are waited for oldest first, a window of them for each channel at most. Threads that
+use the same channel begin transfers one by one, and wait for them at the same time.
 """
 
 from __future__ import annotations
 
 import datetime
-from collections import defaultdict, deque
+from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import NamedTuple, TypeAlias
 
 import torch
 import torch.distributed as dist
@@ -20,19 +20,21 @@ from torch import Tensor
 
 from weft.errors import RankError, WeftError
 from weft.ir.kinds import Direction
-from weft.runtime.ranks.mesh import Mesh, Record
+from weft.runtime.ranks.mesh import Mesh
+from weft.runtime.ranks.records import Record
 from weft.runtime.ranks.window import Windows
 from weft.runtime.stage.values import Structure
-from weft.runtime.transport.groups import Groups, reason_of
+from weft.runtime.transport.channel import Channel, Incoming, Outgoing, Posted, Sent
+from weft.runtime.transport.groups import TorchGroups, reason_of
 from weft.runtime.transport.message import (
     NAME,
-    Form,
-    Forms,
     Layout,
     Message,
     Receive,
     Route,
     Send,
+    Shapes,
+    TensorShape,
     Values,
     layout_of,
     name_in,
@@ -45,33 +47,16 @@ AHEAD = 4  # receives of a channel that are posted before they are needed
 MOST_VALUES = 64  # of a message
 FOREVER = datetime.timedelta(days=365)
 
-Channel: TypeAlias = tuple[int, Direction]
-
-
-class Posted(NamedTuple):
-    """A receive under way, or a value that does not travel."""
-
-    work: dist.Work | None
-    value: Tensor | Structure | None
-
-
-class Sent(NamedTuple):
-    """A send under way, and the tensor that must live until it is over."""
-
-    work: dist.Work
-    route: Route
-    tensor: Tensor
-
 
 class Grouped:
-    """Messages through process groups."""
+    """Messages through process groups; several threads may send and receive, each its own."""
 
     is_ordered = True
 
     def __init__(
         self,
         mesh: Mesh,
-        groups: Groups,
+        groups: TorchGroups,
         *,
         numbers: int,
         device: torch.device,
@@ -79,47 +64,45 @@ class Grouped:
     ) -> None:
         self._mesh, self._groups, self._device, self._windows = mesh, groups, device, windows
         self._numbers = numbers  # that microbatches and copies have
-        self._sent: dict[Channel, deque[Sent]] = defaultdict(deque)
-        self._forms: dict[Message, Forms] = {}
-        self._coming: dict[Channel, deque[Route]] = defaultdict(deque)
+        self._outgoing: dict[Channel, Outgoing] = {}
+        self._incoming: dict[Channel, Incoming] = {}
+        self._shapes: dict[Message, Shapes] = {}
         self._posted: dict[Message, list[Posted]] = {}
-        self._ahead: dict[Channel, int] = defaultdict(int)  # posted and not taken
-        self._headers: dict[Message, deque[bytes]] = defaultdict(deque)
+        self._headers: dict[Message, deque[bytes]] = {}
         self._unsent: dict[Message, Route] = {}
         self._unheard: set[Message] = set()  # gradients of which it is not known who is there
         mesh.handle(Record.HEADER, self._on_header)
 
-    def sender(self, route: Route, forms: Forms) -> Send:
+    def sender(self, route: Route, shapes: Shapes) -> Send:
         message, destination = route.message, route.destination
-        self._forms[message] = forms
-        queue = self._sent[destination, message.direction]
+        self._shapes[message] = shapes
+        outgoing = self._to(route)
         window = self._windows[route.source, destination]
 
         def send(values: Values) -> None:
             self._unsent.pop(message, None)
-            found, known = layout_of(values), forms()
+            found, known = layout_of(values), shapes()
             if known is None or message.direction is Direction.GRADIENT:
-                forms.see(found)
-                self._mesh.tell(destination, Record.HEADER, named(message) + written(found))
+                shapes.see(found)
+                self._mesh.send(destination, Record.HEADER, named(message) + written(found))
             if known is None:
                 known = found
             elif not _is_within(found, known):
                 raise _changed(route, known, found)
             self._send(route, known, values)
-            while len(queue) > window * max(1, len(values)):
-                self._finish_sent(queue.popleft())
+            while sent := outgoing.oldest(window * max(1, len(values))):
+                self._finish_sent(sent)
 
         return send
 
-    def receiver(self, route: Route, forms: Forms) -> Receive:
+    def receiver(self, route: Route, shapes: Shapes) -> Receive:
         message = route.message
-        self._forms[message] = forms
+        self._shapes[message] = shapes
+        incoming = self._from(route)
 
         def receive() -> Values:
-            self._post_until(route)
             values: list[Tensor | Structure | None] = []
-            self._ahead[route.source, message.direction] -= 1
-            for work, value in self._posted.pop(message):
+            for work, value in self._taken(route, incoming):
                 if work is not None:
                     self._finish(work, route, str(route))
                 values.append(value)
@@ -127,96 +110,109 @@ class Grouped:
             if message in self._unheard:
                 self._unheard.discard(message)
                 sent = read(self._header(route))
-                forms.see(sent)
-                values = [None if form is None else v for v, form in zip(values, sent, strict=True)]
-            self._post_ahead(route)
+                shapes.see(sent)
+                values = [
+                    None if entry is None else v for v, entry in zip(values, sent, strict=True)
+                ]
+            with incoming.lock:
+                self._post_next(incoming)
             return values
 
         return receive
 
     def begin(self, incoming: Sequence[Route], outgoing: Sequence[Route]) -> None:
-        self._coming.clear()
+        for channel in self._incoming.values():
+            channel.coming.clear()
         self._unsent.clear()
         self.go_on(sorted(incoming, key=lambda route: route.turn), outgoing)
 
     def go_on(self, incoming: Sequence[Route], outgoing: Sequence[Route]) -> None:
         for route in incoming:
-            self._coming[route.source, route.message.direction].append(route)
+            self._from(route).coming.append(route)
         self._unsent.update((route.message, route) for route in outgoing)
-        for channel, coming in self._coming.items():
-            for _ in range(AHEAD - self._ahead[channel]):
-                self._post_next(coming)
+        for channel in self._incoming.values():
+            for _ in range(AHEAD - channel.ahead):
+                self._post_next(channel)
 
     def end(self) -> None:
-        for queue in self._sent.values():
-            while queue:
-                self._finish_sent(queue.popleft())
+        for channel in self._outgoing.values():
+            while sent := channel.oldest(0):
+                self._finish_sent(sent)
 
     def abandon(self) -> None:
         """Send and receive what is left with nothing in it: gloo's waits end by that alone."""
         if self._device.type != "cpu":
             return
-        for route in self._unsent.values():
+        while self._unsent:
+            _, route = self._unsent.popitem()  # or the thread that is about to send it has it
             with suppress(RankError):  # that one has ended
-                self._send(route, self._forms[route.message]() or (), ())
-        for coming in self._coming.values():
-            with suppress(RankError):
-                while coming and self._forms[coming[0].message]() is not None:
-                    self._post(coming.popleft())
+                self._send(route, self._shapes[route.message]() or (), ())
+        for channel in self._incoming.values():
+            with suppress(RankError), channel.lock:
+                while channel.coming and self._shapes[channel.coming[0].message]() is not None:
+                    self._post(channel)
 
     def close(self) -> None:
-        for under_way in (self._sent, self._posted, self._coming, self._unsent):
+        for under_way in (self._outgoing, self._incoming, self._posted, self._unsent):
             under_way.clear()
         self._groups.close()
+
+    def _to(self, route: Route) -> Outgoing:
+        return self._outgoing.setdefault((route.destination, route.message.direction), Outgoing())
+
+    def _from(self, route: Route) -> Incoming:
+        return self._incoming.setdefault((route.source, route.message.direction), Incoming())
 
     def _send(self, route: Route, layout: Layout, values: Values) -> None:
         message, destination = route.message, route.destination
         line = self._groups.lines[route.source, destination, message.direction]
-        queue = self._sent[destination, message.direction]
-        for place, form in enumerate(layout):
-            if not isinstance(form, Form):
-                continue
-            value = values[place] if place < len(values) else None
-            if value is None:  # nothing computed it, or this rank has given up
-                value = torch.zeros(form.shape, dtype=form.dtype, device=self._device)
-            tensor, tag = value.contiguous(), self._tag(message, place)
-            try:
-                work = line.group.send([_real(tensor)], line.destination, tag)
-            except RuntimeError as error:
-                raise self._lost(error, route, _reading(route)) from None
-            queue.append(Sent(work, route, tensor))
+        outgoing = self._to(route)
+        with outgoing.lock:
+            for place, entry in enumerate(layout):
+                if not isinstance(entry, TensorShape):
+                    continue
+                value = values[place] if place < len(values) else None
+                if value is None:  # nothing computed it, or this rank has given up
+                    value = torch.zeros(entry.shape, dtype=entry.dtype, device=self._device)
+                tensor, tag = value.contiguous(), self._tag(message, place)
+                try:
+                    work = line.group.send([_real(tensor)], line.destination, tag)
+                except RuntimeError as error:
+                    raise self._lost(error, route, _reading(route)) from None
+                outgoing.sent.append(Sent(work, route, tensor))
 
-    def _post_until(self, route: Route) -> None:
-        """Post this receive and all that the other end sends before it."""
-        coming = self._coming[route.source, route.message.direction]
-        while coming and route.message not in self._posted:
-            self._post(coming.popleft())
-        if route.message not in self._posted:
-            self._post(route)
+    def _taken(self, route: Route, incoming: Incoming) -> list[Posted]:
+        """This receive, posted after all that the other end sends before it."""
+        with incoming.lock:
+            while incoming.coming and route.message not in self._posted:
+                self._post(incoming)
+            if route.message not in self._posted:
+                incoming.coming.append(route)
+                self._post(incoming)
+            incoming.ahead -= 1
+            return self._posted.pop(route.message)
 
-    def _post_ahead(self, route: Route) -> None:
-        self._post_next(self._coming[route.source, route.message.direction])
+    def _post_next(self, incoming: Incoming) -> None:
+        """Post the next receive of a channel, where its layout is known."""
+        if incoming.coming and self._shapes[incoming.coming[0].message]() is not None:
+            self._post(incoming)
 
-    def _post_next(self, coming: deque[Route]) -> None:
-        """Post the next receive of a channel, where its form is known."""
-        if coming and self._forms[coming[0].message]() is not None:
-            self._post(coming.popleft())
-
-    def _post(self, route: Route) -> None:
-        message, source = route.message, route.source
-        line = self._groups.lines[source, route.destination, message.direction]
-        layout = self._forms[message]()
+    def _post(self, incoming: Incoming) -> None:
+        route = incoming.coming.popleft()
+        message = route.message
+        line = self._groups.lines[route.source, route.destination, message.direction]
+        layout = self._shapes[message]()
         if layout is None:
             layout = read(self._header(route))
-            self._forms[message].see(layout)
+            self._shapes[message].see(layout)
         elif message.direction is Direction.GRADIENT:
             self._unheard.add(message)
         posted = []
-        for place, form in enumerate(layout):
-            if not isinstance(form, Form):
-                posted.append(Posted(None, form))
+        for place, entry in enumerate(layout):
+            if not isinstance(entry, TensorShape):
+                posted.append(Posted(None, entry))
                 continue
-            tensor = torch.empty(form.shape, dtype=form.dtype, device=self._device)
+            tensor = torch.empty(entry.shape, dtype=entry.dtype, device=self._device)
             tag = self._tag(message, place)
             try:
                 work = line.group.recv([_real(tensor)], line.source, tag)
@@ -224,15 +220,19 @@ class Grouped:
                 raise self._lost(error, route, str(route)) from None
             posted.append(Posted(work, tensor))
         self._posted[message] = posted
-        self._ahead[source, message.direction] += 1
+        incoming.ahead += 1
 
     def _header(self, route: Route) -> bytes:
-        arrived = self._headers[route.message]
-        self._mesh.wait(lambda: bool(arrived), lambda: str(route), route.source)
+        arrived = self._headers_of(route.message)
+        self._mesh.wait(arrived.__len__, lambda: str(route), route.source)
         return arrived.popleft()
 
     def _on_header(self, _: int, content: bytes) -> None:
-        self._headers[name_in(content)].append(content[NAME.size :])
+        self._headers_of(name_in(content)).append(content[NAME.size :])
+
+    def _headers_of(self, message: Message) -> deque[bytes]:
+        """Where they arrive; in one operation of the table, as any thread may be first."""
+        return self._headers.setdefault(message, deque())
 
     def _tag(self, message: Message, place: int) -> int:
         return (message.edge * MOST_VALUES + place) * self._numbers + message.microbatch
@@ -276,10 +276,16 @@ def _is_within(found: Layout, known: Layout) -> bool:
 
 def _changed(route: Route, known: Layout, found: Layout) -> WeftError:
     """What is sent is not what the other end expects."""
-    told = [" ".join(map(str, form)) if isinstance(form, Form) else str(form) for form in known]
-    sent = [" ".join(map(str, form)) if isinstance(form, Form) else str(form) for form in found]
+    wanted = [
+        " ".join(map(str, entry)) if isinstance(entry, TensorShape) else str(entry)
+        for entry in known
+    ]
+    sent = [
+        " ".join(map(str, entry)) if isinstance(entry, TensorShape) else str(entry)
+        for entry in found
+    ]
     return WeftError(
-        f"{route} was to be {told} and is {sent}: values change from microbatch to microbatch,"
+        f"{route} was to be {wanted} and is {sent}: values change from microbatch to microbatch,"
         f" which process groups cannot carry; on one host use transport='shared'"
     )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, TypeAlias, cast
 
@@ -16,7 +17,7 @@ from weft.runtime.ranks.forks import Sockets, opened
 from weft.runtime.ranks.mesh import Mesh
 from weft.runtime.transport.exchange import WHAT, connected
 
-PATIENCE = 5.0  # seconds to hear why a connection ended
+PATIENCE = 5.0  # seconds to learn why a connection ended
 LONG = datetime.timedelta(hours=1)  # as the mesh knows better how long to wait
 
 Ends: TypeAlias = tuple[int, int, Direction]  # from rank, to rank
@@ -40,7 +41,7 @@ class Line(NamedTuple):
     destination: int
 
 
-class Groups(Protocol):
+class TorchGroups(Protocol):
     """The lines of all channels of this rank."""
 
     @property
@@ -54,7 +55,7 @@ class Groups(Protocol):
 class Gloo:
     """A group for each direction over all ranks, known to them alone.
 
-    Torch's own `new_group` keeps connections open until the process ends, tells anybody who reads
+    Torch's own `new_group` keeps connections open until the process ends, shows anybody who reads
     the store where they are, and waits for ranks that have died.
     """
 
@@ -108,9 +109,9 @@ class Nccl:
 
 def reason_of(mesh: Mesh, what: str, *others: int) -> RankError:
     """Why a connection to one of these ranks ended, as the mesh knows better."""
-    mesh.deadline = PATIENCE
+    until = time.monotonic() + PATIENCE
     try:
-        mesh.wait(lambda: False, lambda: what, *others)
+        mesh.wait(lambda: time.monotonic() > until, lambda: what, *others)
     except RankError as reason:
         return reason
-    raise AssertionError("such a wait does not end")
+    return mesh.blamed("a connection has ended, and no rank says why", what)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from weft.errors import WeftError
-from weft.runtime.transport.message import Forms, Message, Receive, Route, Send, Values
+from weft.runtime.transport.message import Message, Receive, Route, Send, Shapes, Values
 
 
 class Loopback:
@@ -18,13 +18,13 @@ class Loopback:
     def __init__(self) -> None:
         self._waiting: dict[Message, tuple[Values, list[int]]] = {}
 
-    def sender(self, route: Route, forms: Forms) -> Send:
+    def sender(self, route: Route, shapes: Shapes) -> Send:
         def send(values: Values) -> None:
             self._waiting[route.message] = values, _versions(values)
 
         return send
 
-    def receiver(self, route: Route, forms: Forms) -> Receive:
+    def receiver(self, route: Route, shapes: Shapes) -> Receive:
         def receive() -> Values:
             values, versions = self._waiting.pop(route.message)
             if _versions(values) != versions:

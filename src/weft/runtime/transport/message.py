@@ -55,22 +55,22 @@ class Route(NamedTuple):
         return f"{self.action} of device {self.source}"
 
 
-class Form(NamedTuple):
+class TensorShape(NamedTuple):
     """Shape and type of a tensor."""
 
     shape: tuple[int, ...]
     dtype: torch.dtype
 
     @classmethod
-    def of(cls, tensor: Tensor) -> Form:
+    def of(cls, tensor: Tensor) -> TensorShape:
         return cls(tuple(tensor.shape), tensor.dtype)
 
 
-Layout: TypeAlias = tuple[Form | Structure | None, ...]
+Layout: TypeAlias = tuple[TensorShape | Structure | None, ...]
 
 
-class Forms(Protocol):
-    """The forms of a message in the run at hand."""
+class Shapes(Protocol):
+    """The shapes of a message in the run at hand."""
 
     def __call__(self) -> Layout | None:
         """What is known of them before it is sent."""
@@ -80,7 +80,7 @@ class Forms(Protocol):
 
 
 class Fixed:
-    """Forms that never change."""
+    """Shapes that never change."""
 
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
@@ -93,7 +93,7 @@ class Fixed:
 
 
 class Unknown:
-    """Forms that travel with every message."""
+    """Shapes that travel with every message."""
 
     def __call__(self) -> None:
         """Never known before."""
@@ -103,10 +103,12 @@ class Unknown:
 
 
 def layout_of(values: Values) -> Layout:
-    return tuple([Form.of(value) if isinstance(value, Tensor) else value for value in values])
+    return tuple(
+        [TensorShape.of(value) if isinstance(value, Tensor) else value for value in values]
+    )
 
 
-# As bytes: the name of a message, and the forms of its values.
+# As bytes: the name of a message, and the shapes of its values.
 
 NAME = struct.Struct("<iBi")
 
@@ -123,23 +125,23 @@ def name_in(content: bytes) -> Message:
 @lru_cache(maxsize=256)
 def written(layout: Layout) -> bytes:
     """A dtype, a number of dimensions, and each dimension, for every value; a structure as text."""
-    told = b""
-    for form in layout:
-        if form is None:
-            told += bytes((NOTHING, 0))
-        elif isinstance(form, Structure):
-            text = values.written(form)
-            told += bytes((STRUCTURE, 0)) + LENGTH.pack(len(text)) + text
+    content = b""
+    for entry in layout:
+        if entry is None:
+            content += bytes((NOTHING, 0))
+        elif isinstance(entry, Structure):
+            text = values.written(entry)
+            content += bytes((STRUCTURE, 0)) + LENGTH.pack(len(text)) + text
         else:
-            sizes = struct.pack(f"<{len(form.shape)}q", *form.shape)
-            told += bytes((CODES[form.dtype], len(form.shape))) + sizes
-    return told
+            sizes = struct.pack(f"<{len(entry.shape)}q", *entry.shape)
+            content += bytes((CODES[entry.dtype], len(entry.shape))) + sizes
+    return content
 
 
 @lru_cache(maxsize=256)
 def read(content: bytes) -> Layout:
     """What `written` wrote."""
-    layout: list[Form | Structure | None] = []
+    layout: list[TensorShape | Structure | None] = []
     place = 0
     while place < len(content):
         code, dimensions = content[place], content[place + 1]
@@ -151,6 +153,6 @@ def read(content: bytes) -> Layout:
             place += length
             continue
         shape = struct.unpack_from(f"<{dimensions}q", content, place)
-        layout.append(None if code == NOTHING else Form(shape, DTYPES[code]))
+        layout.append(None if code == NOTHING else TensorShape(shape, DTYPES[code]))
         place += 8 * dimensions
     return tuple(layout)

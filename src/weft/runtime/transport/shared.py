@@ -1,10 +1,11 @@
 """Shared memory between the ranks of one host.
 
-    sender     copies the values into a free block, tells the receiver where they lie
+    sender     copies the values into a free block, sends the receiver where they lie
     receiver   copies them out when it waits anyway, and gives credit for the block
 
 Nobody waits for the other: a sender goes on as soon as its copy is made, up to a window of
 messages for each receiver. Blocks have no name in any file system and vanish with the last process.
+Threads of a rank copy at the same time, and announce their messages one by one.
 """
 
 from __future__ import annotations
@@ -17,23 +18,25 @@ from collections import defaultdict, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from threading import Lock
 from typing import TypeVar
 
 import torch
 from torch import Tensor
 
-from weft.runtime.ranks.mesh import Mesh, Record, framed
+from weft.runtime.ranks.mesh import Mesh
+from weft.runtime.ranks.records import Record, framed
 from weft.runtime.ranks.window import Windows
 from weft.runtime.stage.values import Structure
 from weft.runtime.transport.message import (
     NAME,
-    Form,
-    Forms,
     Layout,
     Message,
     Receive,
     Route,
     Send,
+    Shapes,
+    TensorShape,
     Values,
     layout_of,
     name_in,
@@ -45,7 +48,7 @@ from weft.runtime.transport.message import (
 PAGE, ALIGNMENT = 4096, 64
 HEAD = struct.Struct("<iq?")  # number and size of the block; whether its file comes along
 COUNT = struct.Struct("<I")
-KEPT = 1 << 10  # of what is worked out once for a block: shapes may change for ever
+KEPT = 1 << 10  # of what is worked out once for a block: shapes may change indefinitely
 KNOWN = 1 << 14  # of what is worked out once for all blocks
 
 Key = TypeVar("Key")
@@ -62,7 +65,7 @@ class Parcel:
     free: list[Block]  # of that room, and the same receiver
 
     def frame(self, block: Block, *, is_new: bool) -> bytes:
-        """What the receiver hears of it."""
+        """What the receiver is sent of it."""
         head = HEAD.pack(block.number, block.size, is_new)
         return framed(Record.DATA, named(self.message) + head + written(self.layout))
 
@@ -77,7 +80,7 @@ class Block:
     content: Tensor
     is_given: bool = False  # whether the receiver has its file
     views: dict[Layout, Values] = field(default_factory=dict)
-    packed: dict[Parcel, tuple[bytes, Values]] = field(default_factory=dict)  # told, and where
+    packed: dict[Parcel, tuple[bytes, Values]] = field(default_factory=dict)  # sent, and where
 
     @classmethod
     def made(cls, number: int, size: int) -> Block:
@@ -103,15 +106,19 @@ class Block:
             _keep(self.views, KEPT, layout, found)
         return found
 
-    def _view(self, place: int, form: Form | Structure | None) -> Tensor | Structure | None:
-        if not isinstance(form, Form):
-            return form
-        flat = self.content[place : place + _size(form)].view(form.dtype)
-        return flat.view(form.shape)
+    def _view(self, place: int, entry: TensorShape | Structure | None) -> Tensor | Structure | None:
+        if not isinstance(entry, TensorShape):
+            return entry
+        flat = self.content[place : place + _size(entry)].view(entry.dtype)
+        return flat.view(entry.shape)
 
 
 class Shared:
-    """Messages through blocks of shared memory, told over the mesh."""
+    """Messages through blocks of shared memory, announced over the mesh.
+
+    Several threads may send and receive, each its own messages; a sender is then ahead by a window
+    and one more message for each further thread at most.
+    """
 
     is_ordered = False
 
@@ -122,15 +129,16 @@ class Shared:
         self._blocks = 0
         self._seen: dict[tuple[int, int], Block] = {}  # blocks of others
         self._known: dict[tuple[int, bytes], tuple[deque[Values], Values]] = {}
-        self._arrived: dict[Message, deque[Values]] = defaultdict(deque)
+        self._arrived: dict[Message, deque[Values]] = {}
         self._owed: dict[int, int] = defaultdict(int)  # credit not given yet
+        self._announcing = Lock()  # in the order of `_used`, by which credit is given
         mesh.handle(Record.DATA, self._on_data)
         mesh.handle(Record.CREDIT, self._on_credit)
 
-    def sender(self, route: Route, forms: Forms) -> Send:
+    def sender(self, route: Route, shapes: Shapes) -> Send:
         destination, used = route.destination, self._used[route.destination]
         window = self._windows[route.source, destination]
-        mesh, last = self._mesh, self._parcel(route, ())
+        mesh, announcing, last = self._mesh, self._announcing, self._parcel(route, ())
 
         def send(values: Values) -> None:
             nonlocal last
@@ -139,19 +147,25 @@ class Shared:
                 last = self._parcel(route, layout)
             if len(used) >= window:
                 self._make_room(route)
-            block = last.free.pop() if last.free else self._block(last.room)
+            try:
+                block = last.free.pop()
+            except IndexError:
+                block = self._block(last.room)
             packed = block.packed.get(last)
-            frame, views = packed if packed is not None else self._packed(destination, block, last)
+            frame, views = packed if packed is not None else self._packed(block, last)
             for view, value in zip(views, values, strict=True):
                 if isinstance(view, Tensor):
                     view.copy_(value)
-            used.append(block)
-            mesh.post(destination, frame)
+            with announcing:
+                if not block.is_given:
+                    frame = self._given(destination, block, last)
+                used.append(block)
+                mesh.post(destination, frame)
 
         return send
 
-    def receiver(self, route: Route, forms: Forms) -> Receive:
-        mesh, source, arrived = self._mesh, route.source, self._arrived[route.message]
+    def receiver(self, route: Route, shapes: Shapes) -> Receive:
+        mesh, source, arrived = self._mesh, route.source, self._queue(route.message)
 
         def receive() -> Values:
             if not arrived:
@@ -161,13 +175,13 @@ class Shared:
         return receive
 
     def begin(self, incoming: Sequence[Route], outgoing: Sequence[Route]) -> None:
-        """Forms travel with the messages: nothing to prepare."""
+        """Shapes travel with the messages: nothing to prepare."""
 
     def go_on(self, incoming: Sequence[Route], outgoing: Sequence[Route]) -> None:
         """Nothing to prepare."""
 
     def abandon(self) -> None:
-        """The mesh tells the others; no wait of theirs depends on this transport."""
+        """The mesh informs the others; no wait of theirs depends on this transport."""
 
     def end(self) -> None:
         """Give the credit that is owed; what was sent needs no one to wait for it."""
@@ -187,20 +201,27 @@ class Shared:
         free = self._free[route.destination, room]
         return Parcel(route.message, layout, room, free)
 
-    def _block(self, room: int) -> Block:
-        self._blocks += 1
-        return Block.made(self._blocks, room)
+    def _queue(self, message: Message) -> deque[Values]:
+        """Where a message arrives; in one operation of the table, as any thread may be first."""
+        return self._arrived.setdefault(message, deque())
 
-    def _packed(self, destination: int, block: Block, parcel: Parcel) -> tuple[bytes, Values]:
-        """What to tell of a parcel in this block, and where it goes; a new one is given away."""
-        views = block.values(parcel.layout)
-        _keep(block.packed, KEPT, parcel, (parcel.frame(block, is_new=False), views))
-        if block.is_given:
-            return block.packed[parcel]
+    def _block(self, room: int) -> Block:
+        with self._announcing:
+            self._blocks += 1
+            return Block.made(self._blocks, room)
+
+    def _packed(self, block: Block, parcel: Parcel) -> tuple[bytes, Values]:
+        """What to announce of a parcel in this block, and where it goes."""
+        packed = parcel.frame(block, is_new=False), block.values(parcel.layout)
+        _keep(block.packed, KEPT, parcel, packed)
+        return packed
+
+    def _given(self, destination: int, block: Block, parcel: Parcel) -> bytes:
+        """What to announce of a parcel in a new block, which is given to the receiver."""
         self._mesh.give(destination, block.file)
         os.close(block.file)
         block.is_given = True
-        return parcel.frame(block, is_new=True), views
+        return parcel.frame(block, is_new=True)
 
     def _make_room(self, route: Route) -> None:
         """Wait for credit; what arrives meanwhile is taken, so that no two ranks lock up."""
@@ -226,14 +247,14 @@ class Shared:
         if is_new:
             self._seen[source, number] = Block.taken(number, size, self._mesh.given(source))
         views = self._seen[source, number].values(read(content[NAME.size + HEAD.size :]))
-        found = self._arrived[name_in(content)], views
+        found = self._queue(name_in(content)), views
         if not is_new:
             _keep(self._known, KNOWN, (source, content), found)
         return found
 
     def _give_credit(self, source: int) -> None:
         if self._owed[source]:
-            self._mesh.tell(source, Record.CREDIT, COUNT.pack(self._owed[source]))
+            self._mesh.send(source, Record.CREDIT, COUNT.pack(self._owed[source]))
             self._owed[source] = 0
 
     def _on_credit(self, destination: int, content: bytes) -> None:
@@ -258,12 +279,12 @@ def _mapped(file: int, size: int) -> Tensor:
 def _laid_out(layout: Layout) -> tuple[int, list[int]]:
     """Bytes of a block that holds these, and where each lies."""
     size, places = 0, []
-    for form in layout:
+    for entry in layout:
         places.append(size)
-        if isinstance(form, Form):
-            size += -(-_size(form) // ALIGNMENT) * ALIGNMENT
+        if isinstance(entry, TensorShape):
+            size += -(-_size(entry) // ALIGNMENT) * ALIGNMENT
     return max(1, size), places
 
 
-def _size(form: Form) -> int:
-    return form.dtype.itemsize * math.prod(form.shape)
+def _size(shape: TensorShape) -> int:
+    return shape.dtype.itemsize * math.prod(shape.shape)

@@ -1,224 +1,174 @@
-"""Parts of a model that are updated on their own: the weights of a stage, and ends of tied ones.
+"""Parameter groups: weights that are updated together, a stage's own or its end of a tied one.
 
-    close    behind the last backward of an update: take its gradients, tell what they measure
-    settle   in front of the first forward with the next version: change the weights
+    close    after the last backward of an update: take its gradients
+    sum_up   what an exchange made of them; the last one makes them whole, and they are measured
+    apply    change the weights
 
-Between the two, norms and gradients of other devices arrive, while microbatches go on. Knows
-gradients; knows neither lanes nor messages of microbatches.
+Between the first and the last, norms and gradients of other devices arrive, while microbatches go
+on. Knows gradients; knows neither lanes nor messages.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Sequence
-from functools import partial, reduce
-from typing import TypeAlias
+from functools import partial
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from weft.errors import NonfiniteError
-from weft.ir.kinds import Direction
-from weft.runtime.transport import Transport
-from weft.runtime.transport.loopback import Loopback
-from weft.runtime.transport.message import Message, Receive, Route, Send, Unknown
-from weft.runtime.weights.norms import Entry
-from weft.runtime.weights.policy import Rules
-from weft.runtime.weights.versions import Stash
-
-TIED = "the gradients of a tied weight"
-
-Grads: TypeAlias = list[Tensor | None]
+from weft.runtime.weights.exchange import Grads
+from weft.runtime.weights.policy import Policy
+from weft.runtime.weights.versions import Newest, Stash
 
 
-class Part:
+class ParameterGroup:
     """Weights that are updated together on one device.
 
-    part    the number under which its norms are told
-    stage   where they are updated first
-    places  where they stand in the model: in that order norms are added up
-    tie     how gradients reach the other ends, where the weights are tied
-    """
-
-    def __init__(
-        self,
-        part: int,
-        stage: int,
-        stash: Stash,
-        rules: Rules,
-        *,
-        places: Sequence[int],
-        made: tuple[Optimizer | None, LRScheduler | None],
-        tie: Tie | None = None,
-    ) -> None:
-        self._part, self.stage, self.stash, self._rules, self._tie = part, stage, stash, rules, tie
-        self._places = dict(zip(stash.parameters, places, strict=True))
-        self.optimizer, self._scheduler = made
-        self._pending: deque[tuple[int, Grads]] = deque()
-        self._told = 0  # updates whose gradients are whole
-
-    def close(self, update: int) -> None:
-        """Take the gradients of an update; change the weights if nothing has to be waited for."""
-        grads = []
-        for weight in self.stash.parameters:
-            grads.append(weight.grad)
-            weight.grad = None
-        self._unscale(grads, update)
-        self._pending.append((update, grads))
-        if self._tie is not None:
-            self._tie.send(update, grads[0])
-            return
-        self._told = update + 1
-        self._tell(update, grads)
-        if not self._rules.is_measuring or self._rules.is_known(update, self._part):
-            self.settle(update + 1)
-
-    def is_ready(self, version: int) -> bool:
-        """Whether the weights of a version can be had now, where one process runs all devices."""
-        return version <= self._told and all(
-            not self._rules.is_measuring or self._rules.is_known(update, self._part)
-            for update in range(self.stash.newest, version)
-        )
-
-    def announce(self, version: int | None = None) -> None:
-        """Tell what the gradients of a tied weight measure, once those of all ends are here.
-
-        Waits for what a version needs; without one, takes what there is.
-        """
-        if self._tie is None:
-            return
-        for place, (update, grads) in enumerate(self._pending):
-            is_needed = self._tie.has(update) if version is None else update < version
-            if update >= self._told and is_needed:
-                total: Grads = [self._tie.total(update, grads[0])]
-                self._pending[place] = (update, total)
-                self._told = update + 1
-                if self._tie.is_first:
-                    self._tell(update, total)
-
-    def settle(self, version: int) -> None:
-        """Change the weights until they are of a version; ties were announced."""
-        while self.stash.newest < version:
-            self._apply(*self._pending.popleft())
-
-    def _tell(self, update: int, grads: Grads) -> None:
-        if self._rules.is_measuring:
-            norms = {
-                self._places[weight]: float(torch.linalg.vector_norm(grad))
-                for weight, grad in zip(self.stash.parameters, grads, strict=True)
-                if grad is not None
-            }
-            self._rules.board.tell(Entry(update, self._part), norms)
-
-    def _unscale(self, grads: Grads, update: int) -> None:
-        scale = self._rules.scale(update)
-        for grad in grads if scale != 1 else ():
-            if grad is not None:
-                grad.mul_(1 / scale)
-
-    def _apply(self, update: int, grads: Grads) -> None:
-        reason, rules = self._rules.bad_loss(update), self._rules
-        is_overflow = False
-        if not reason and rules.is_measuring:
-            norm = rules.norm(update, self._part)
-            if not torch.isfinite(norm):
-                is_overflow = rules.scaling is not None
-                reason = f"the norm of the gradients of update {update} is {norm:g}"
-            elif rules.clip is not None:
-                _clip(grads, norm, rules.clip)
-        if reason and (is_overflow or rules.nonfinite != "ignore"):
-            if rules.nonfinite == "stop" and not is_overflow:
-                remedy = "nonfinite='skip' leaves such updates out"
-                raise NonfiniteError(f"{reason}; stage {self.stage} was not changed. {remedy}")
-            self.stash.update(lambda: None)
-        else:
-            self.stash.update(partial(self._step, update, grads))
-
-    def _step(self, update: int, grads: Grads) -> None:
-        """Let the optimizer see these gradients, whatever has come since."""
-        if self.optimizer is None:
-            return
-        later = [weight.grad for weight in self.stash.parameters]
-        rate, rates = self._rules.rate(self.stage, update), []
-        for weight, grad in zip(self.stash.parameters, grads, strict=True):
-            weight.grad = grad
-        for group in self.optimizer.param_groups:
-            rates.append(group["lr"])
-            group["lr"] = group["lr"] * rate if rate != 1 else group["lr"]
-        self.optimizer.step()
-        for group, own in zip(self.optimizer.param_groups, rates, strict=True):
-            group["lr"] = own
-        if self._scheduler is not None:
-            self._scheduler.step()
-        for weight, grad in zip(self.stash.parameters, later, strict=True):
-            weight.grad = grad
-
-
-class Tie:
-    """One end of a tied weight: gradients of all ends meet at each of them.
-
-    `ends` are their devices. Ends on one device meet in `local`. So many updates as `ahead` may be
-    under way.
+    number     under which their norms are sent
+    stage      where they are updated first: their home
+    places     where they stand in the model; None where another copy is measured
+    exchanges  how many make their gradients whole
     """
 
     def __init__(
         self,
         number: int,
-        ends: Sequence[int],
-        index: int,
-        transport: Transport,
-        local: Loopback,
-        ahead: int,
+        stage: int,
+        store: Newest | Stash,
+        policy: Policy,
+        *,
+        places: Sequence[int] | None,
+        made: tuple[Optimizer | None, LRScheduler | None],
+        exchanges: int,
     ) -> None:
-        self._index, self.is_first = index, index == 0
-        self._sends: list[list[Send]] = []
-        self._receives: list[dict[int, tuple[Transport, Message, Receive]]] = []
-        for turn in range(ahead):
-            sends, receives = [], {}
-            for other, device in enumerate(ends):
-                if other == index:
-                    continue
-                there = self._message(number, (turn, index, other), len(ends))
-                back = self._message(number, (turn, other, index), len(ends))
-                to = Route(there, ends[index], device, TIED, 0)
-                of = Route(back, device, ends[index], TIED, 0)
-                by = local if device == ends[index] else transport
-                sends.append(by.sender(to, Unknown()))
-                receives[other] = (by, back, by.receiver(of, Unknown()))
-            self._sends.append(sends)
-            self._receives.append(receives)
+        self.number, self.stage, self.store, self._policy = number, stage, store, policy
+        self.weights: Sequence[nn.Parameter] = store.parameters
+        self._places, self._exchanges = places, exchanges
+        self.optimizer, self._scheduler = made
+        self._closed: dict[int, Grads] = {}
+        self._missing: dict[int, int] = {}  # exchanges to come, by update
+        self._before: Grads = []  # gradients that are the user's
 
-    def _message(self, number: int, place: tuple[int, int, int], ends: int) -> Message:
-        """The name of a gradient by its turn, its end and the end that it goes to."""
-        turn, one, other = place
-        return Message(number, Direction.BOTH, (turn * ends + one) * ends + other)
+    def begin(self) -> None:
+        """Without an optimizer gradients are the user's, and add up until they are cleared."""
+        if self._policy.keeps_gradients:
+            self._before = [weight.grad for weight in self.weights]
+            for weight in self.weights:
+                weight.grad = None
 
-    def send(self, update: int, grad: Tensor | None) -> None:
-        for send in self._sends[update % len(self._sends)]:
-            send([grad])
+    def close(self, update: int) -> None:
+        """Take the gradients of an update: what comes from now on belongs to the next one."""
+        grads = [weight.grad for weight in self.weights]
+        for weight in self.weights:
+            weight.grad = None
+        scale = self._policy.scale(update)
+        if scale != 1:
+            for grad in grads:
+                if grad is not None:
+                    grad.mul_(1 / scale)
+        self._closed[update], self._missing[update] = grads, self._exchanges
+        self._look(update)
 
-    def has(self, update: int) -> bool:
-        """Whether the other ends' gradients are here, where one process runs all devices."""
-        return all(
-            isinstance(by, Loopback) and by.has(message)
-            for by, message, _ in self._receives[update % len(self._receives)].values()
-        )
+    def carry(self, update: int) -> None:
+        """Leave the gradients of an update for the next one, scaled as that one's will be."""
+        if self._policy.scaling is not None:
+            ratio = self._policy.scale(update + 1) / self._policy.scale(update)
+            for weight in self.weights if ratio != 1 else ():
+                if weight.grad is not None:
+                    weight.grad.mul_(ratio)
 
-    def total(self, update: int, grad: Tensor | None) -> Tensor | None:
-        """The sum over all ends, in the order of their stages, of those that have one."""
-        parts = {self._index: grad}
-        for other, (_, _, receive) in self._receives[update % len(self._receives)].items():
-            (parts[other],) = receive()
-        found = [part for _, part in sorted(parts.items()) if part is not None]
-        if len(found) == 1:
-            return found[0].clone()  # which another end may have, too
-        return reduce(torch.add, found) if found else None
+    def closed(self, update: int) -> Grads:
+        """The gradients of an update; a copy that no microbatch has passed has none."""
+        if update not in self._closed:
+            self.close(update)
+        return self._closed[update]
+
+    def sum_up(self, update: int, grads: Grads) -> None:
+        """Take what an exchange has summed."""
+        self._closed[update] = grads
+        self._missing[update] -= 1
+        self._look(update)
+
+    def _look(self, update: int) -> None:
+        """Measure gradients that are whole."""
+        if self._missing[update]:
+            return
+        del self._missing[update]
+        grads = self._closed[update]
+        if self._before:
+            grads = [_added(*pair) for pair in zip(self._before, grads, strict=True)]
+            self._closed[update], self._before = grads, []
+        if self._policy.is_measuring(update) and self._places is not None:
+            self._policy.send(update, self.number, _norms(self._places, grads))
+
+    def apply(self, update: int) -> None:
+        """Change the weights by the gradients of an update, if nothing is wrong with them."""
+        if self._policy.is_carried(update):
+            self.store.update(_nothing)
+            return
+        grads = self._closed.pop(update)
+        verdict = self._policy.verdict(update, self.number, self.stage)
+        if not verdict.is_good:
+            self.store.update(_nothing)
+            return
+        if verdict.factor is not None:
+            for grad in grads:
+                if grad is not None:
+                    grad.mul_(verdict.factor.to(grad.device))
+        self.store.update(partial(self._step, update, grads))
+
+    def _step(self, update: int, grads: Grads) -> None:
+        """Let the optimizer see these gradients, whatever has come since."""
+        later = [weight.grad for weight in self.weights]
+        for weight, grad in zip(self.weights, grads, strict=True):
+            weight.grad = grad
+        if self.optimizer is None:
+            if self._policy.keeps_gradients:
+                return
+        else:
+            self._change(self.optimizer, self._policy.rate(self.stage, update))
+        for weight, grad in zip(self.weights, later, strict=True):
+            weight.grad = grad
+
+    def _change(self, optimizer: Optimizer, rate: float) -> None:
+        rates = [group["lr"] for group in optimizer.param_groups] if rate != 1 else []
+        for group, own in zip(optimizer.param_groups, rates, strict=False):
+            group["lr"] = own * rate
+        optimizer.step()
+        for group, own in zip(optimizer.param_groups, rates, strict=False):
+            group["lr"] = own
+        if self._scheduler is not None:
+            self._scheduler.step()
+
+    def give_up(self) -> None:
+        """Forget all gradients of a step that failed but those that the user had."""
+        self._closed.clear()
+        self._missing.clear()
+        for weight in self.weights:
+            weight.grad = None
+        for weight, grad in zip(self.weights, self._before, strict=False):
+            weight.grad = grad
+        self._before = []
 
 
-def _clip(grads: Grads, norm: Tensor, most: float) -> None:
-    share = torch.clamp(most / (norm + 1e-6), max=1.0)
-    for grad in grads:
-        if grad is not None:
-            grad.mul_(share.to(grad.device))
+def _nothing() -> None:
+    """The next version is as this one."""
+
+
+def _added(before: Tensor | None, grad: Tensor | None) -> Tensor | None:
+    if before is None or grad is None:
+        return grad if before is None else before
+    return before.add_(grad)
+
+
+def _norms(places: Sequence[int], grads: Grads) -> dict[int, float]:
+    """The norm of every gradient, fetched together."""
+    found = {
+        place: torch.linalg.vector_norm(grad)
+        for place, grad in zip(places, grads, strict=True)
+        if grad is not None
+    }
+    values = torch.stack([*found.values()]).tolist() if found else []
+    return dict(zip(found, values, strict=True))

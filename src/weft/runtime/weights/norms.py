@@ -1,6 +1,6 @@
-"""The board: what the gradients of an update measure, told to every rank by whoever has them.
+"""Norms of gradients, sent to every rank by whoever has them.
 
-Telling never waits; only whoever needs a norm that is not there yet does.
+Sending never waits; only whoever needs a norm that is not there yet does.
 """
 
 from __future__ import annotations
@@ -9,53 +9,51 @@ import struct
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from weft.runtime.ranks.mesh import Mesh, Record
+from weft.runtime.ranks.mesh import Mesh
+from weft.runtime.ranks.records import Record
 
-HEAD = struct.Struct("<qI")  # update, part
+HEAD = struct.Struct("<qI")  # update, parameter group
 ENTRY = struct.Struct("<Id")  # place of a weight in the model, norm of its gradient
 
 
-class Entry(NamedTuple):
-    """The gradients of a part of the model in an update."""
+class Measured(NamedTuple):
+    """The gradients of a parameter group in an update."""
 
     update: int
-    part: int
+    group: int
 
 
-class Board:
-    """Norms of gradients by update and part of the model, in all processes alike."""
+class Norms:
+    """Norms by update and parameter group, in all processes alike."""
 
     def __init__(self, mesh: Mesh | None) -> None:
         self._mesh = mesh
-        self._known: dict[Entry, dict[int, float]] = {}
+        self._known: dict[Measured, dict[int, float]] = {}
         if mesh is not None:
             mesh.handle(Record.NORMS, self._on_norms)
 
-    def tell(self, entry: Entry, norms: Mapping[int, float]) -> None:
-        """Enter norms by the places of their weights, and tell every other rank."""
-        self._known[entry] = dict(norms)
+    def send(self, measured: Measured, norms: Mapping[int, float]) -> None:
+        """Enter norms by the places of their weights, and send them to every other rank."""
+        self._known[measured] = dict(norms)
         if self._mesh is not None:
             entries = b"".join(ENTRY.pack(*pair) for pair in norms.items())
-            self._mesh.tell_all(Record.NORMS, HEAD.pack(*entry) + entries)
+            self._mesh.send_all(Record.NORMS, HEAD.pack(*measured) + entries)
 
-    def has(self, entry: Entry) -> bool:
-        return entry in self._known
-
-    def wait(self, entry: Entry, holder: int) -> dict[int, float]:
-        """Norms that a device tells, or has told."""
-        if self._mesh is not None and entry not in self._known:
+    def wait(self, measured: Measured, holder: int) -> dict[int, float]:
+        """Norms that a device sends, or has sent."""
+        if self._mesh is not None and measured not in self._known:
             self._mesh.wait(
-                lambda: entry in self._known,
-                lambda: f"the norms of update {entry.update} of device {holder}",
+                lambda: measured in self._known,
+                lambda: f"the norms of step {measured.update + 1} of device {holder}",
                 holder,
             )
-        return self._known[entry]
+        return self._known[measured]
 
     def forget(self, before: int) -> None:
         """Drop the norms of updates that nobody here needs any more."""
-        for entry in [entry for entry in self._known if entry.update < before]:
-            del self._known[entry]
+        for measured in [one for one in [*self._known] if one.update < before]:
+            del self._known[measured]
 
     def _on_norms(self, _: int, content: bytes) -> None:
-        entry = Entry(*HEAD.unpack_from(content))
-        self._known[entry] = dict(ENTRY.iter_unpack(content[HEAD.size :]))
+        measured = Measured(*HEAD.unpack_from(content))
+        self._known[measured] = dict(ENTRY.iter_unpack(content[HEAD.size :]))

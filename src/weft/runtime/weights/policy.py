@@ -1,218 +1,195 @@
-"""Rules: what all updates of a process go by: whose norms, which losses, rates and scales.
-
-Refuses, before anything runs, what a program cannot have without standing still.
-"""
+"""Policy: what all updates of a process go by: whose norms, which losses, rates and scales."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+import math
+from collections.abc import Callable, Mapping, Sequence
 from functools import reduce
 from typing import NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from weft.errors import InputError
-from weft.ir.kinds import Kind
-from weft.ir.program import Program
-from weft.runtime.ranks.losses import Ledger, Losses
-from weft.runtime.ranks.world import World
-from weft.runtime.stage.randomness import is_compiled
-from weft.runtime.weights.delay import Delay
-from weft.runtime.weights.factories import Nonfinite
-from weft.runtime.weights.norms import Board, Entry
-from weft.runtime.weights.scaling import Scale, Scaling
-from weft.runtime.weights.staleness import Scope, Versions, check_ties, scoped
-from weft.runtime.weights.ties import End
+from weft.errors import NonfiniteError
+from weft.runtime.ranks.losses import LossReports, RunLosses
+from weft.runtime.weights.norms import Measured, Norms
+from weft.runtime.weights.options import Updating
+from weft.runtime.weights.scaling import scaling_of
+from weft.runtime.weights.staleness import Versions
+
+REMEDY = "nonfinite='skip' leaves such updates out"
 
 
-class Scopes(NamedTuple):
-    """What a user asks of updates."""
+class Sender(NamedTuple):
+    """Who sends the norms of a parameter group, and which type its weights have."""
 
-    clip: float | None
-    clip_by: Scope | None
-    nonfinite: Nonfinite
-    delay: Delay
-
-
-class Share(NamedTuple):
-    """Who tells the norms of a part, and which type its weights have."""
-
-    part: int
+    group: int
     device: int
     dtype: torch.dtype
 
 
-@dataclass(slots=True)
-class Rules:
-    """What all updates of a process go by.
+class Verdict(NamedTuple):
+    """Whether an update is made, the norm of its gradients, and what they are multiplied by."""
 
-    `groups` has, for each part, all parts that share its norm. `origin` is the update at which
-    the flow began.
+    is_good: bool
+    norm: Tensor | None = None
+    factor: Tensor | None = None
+
+
+class Policy:
+    """What all updates of a process go by; an update is counted with the batch it belongs to.
+
+    `senders` has, for each parameter group, all that share its norm. `origin` is the update at
+    which the program began.
     """
 
-    board: Board
-    ledger: Ledger
-    versions: Versions
-    groups: Mapping[int, Sequence[Share]]
-    clip: float | None
-    nonfinite: Nonfinite
-    temper: int | None
-    scaling: Scaling | None = None
-    origin: int = 0
-    pages: dict[int, Losses] = field(default_factory=dict)
-    norms: dict[int, Tensor] = field(default_factory=dict)  # the last of each part's group
+    def __init__(
+        self,
+        updating: Updating,
+        versions: Versions,
+        senders: Mapping[int, Sequence[Sender]],
+        norms: Norms,
+        reports: LossReports,
+    ) -> None:
+        self.updating, self.versions, self.senders = updating, versions, senders
+        self._measured, self._reported = norms, reports
+        self.scaling = scaling_of(updating.scale)
+        self.origin = 0
+        self.keeps_gradients = updating.factories.optimizer is None
+        self.report: Callable[[], None] = lambda: None  # losses of this process, as others do
+        self.refusal: str | None = None  # why no weight of a synchronous step was changed
+        self.norms: dict[int, Tensor] = {}  # the last of each parameter group
+        self._losses: dict[int, RunLosses] = {}  # by update
+        self._carried: set[int] = set()
+        self._verdicts: dict[tuple[int, int], Verdict] = {}  # by update and first sender
 
-    @property
-    def is_measuring(self) -> bool:
-        return self.clip is not None or self.scaling is not None
+    def begin(self, update: int, losses: RunLosses, *, is_carried: bool) -> None:
+        """Take the batch of an update; a carried one is added to the next."""
+        self._losses[update] = losses
+        self.refusal = None
+        if is_carried:
+            self._carried.add(update)
 
-    def is_known(self, update: int, part: int) -> bool:
-        """Whether the norm of a part's group is known without waiting."""
-        return all(self.board.has(Entry(update, share.part)) for share in self.groups[part])
+    def is_carried(self, update: int) -> bool:
+        """Whether the gradients of an update are added to those of the next."""
+        return update in self._carried and not self.keeps_gradients
 
-    def norm(self, update: int, part: int) -> Tensor:
+    def is_measuring(self, update: int) -> bool:
+        """Whether norms matter; to a user who wants gradients as they are, they do not."""
+        return bool(self.senders) and update not in self._carried
+
+    def send(self, update: int, group: int, norms: Mapping[int, float]) -> None:
+        """Let all ranks know what the gradients of a group measure."""
+        self._measured.send(Measured(update, group), norms)
+
+    def verdict(self, update: int, group: int, stage: int | None = None) -> Verdict:
+        """What becomes of an update; where a norm is shared, the same for all."""
+        senders = self.senders.get(group, ())
+        key = update, senders[0].group if senders else -1
+        if key not in self._verdicts:
+            self._verdicts[key] = self._judged(update, group, stage)
+        found = self._verdicts[key]
+        if found.norm is not None:
+            self.norms[group] = found.norm
+        return found
+
+    def _judged(self, update: int, group: int, stage: int | None) -> Verdict:
+        if update in self._carried:
+            return Verdict(is_good=True)
+        reason, norm, is_overflow = self._bad_loss(update), None, False
+        if reason is None and self.is_measuring(update) and group in self.senders:
+            norm = self.norm(update, group)
+            if not torch.isfinite(norm):
+                is_overflow = self.scaling is not None
+                reason = f"the norm of the gradients of step {update + 1} is {norm:g}"
+        nonfinite = self.updating.nonfinite
+        if reason is None or (nonfinite == "ignore" and not is_overflow):
+            return Verdict(is_good=True, norm=norm, factor=None if reason else self._factor(norm))
+        if nonfinite == "stop" and not is_overflow:
+            self._stop(reason, stage)
+        return Verdict(is_good=False, norm=norm)
+
+    def _stop(self, reason: str, stage: int | None) -> None:
+        """A synchronous step ends before it says so: no weight of any rank is changed then."""
+        if not self.versions.is_stale:
+            self.refusal = f"{reason}; no weight was changed. {REMEDY}"
+            return
+        raise NonfiniteError(f"{reason}; stage {stage} was not changed. {REMEDY}")
+
+    def _factor(self, norm: Tensor | None) -> Tensor | None:
+        """As torch clips."""
+        if norm is None or self.updating.clip is None:
+            return None
+        return torch.clamp(self.updating.clip / (norm + 1e-6), max=1.0)
+
+    def norm(self, update: int, group: int) -> Tensor:
         """As torch does: the norm of the norms of all weights, in model order."""
-        group = self.groups[part]
-        found: dict[int, float] = {}
-        for share in group:
-            found |= self.board.wait(Entry(update, share.part), share.device)
-        dtype = reduce(torch.promote_types, (share.dtype for share in group))
+        senders, found = self.senders[group], dict[int, float]()
+        for sender in senders:
+            found |= self._measured.wait(Measured(update, sender.group), sender.device)
+        dtype = reduce(torch.promote_types, (sender.dtype for sender in senders))
         norms = torch.tensor([found[place] for place in sorted(found)], dtype=torch.float64)
         norm: Tensor = torch.linalg.vector_norm(norms.to(dtype))
-        self.norms[part] = norm
         return norm
 
-    def bad_loss(self, update: int) -> str | None:
+    def _bad_loss(self, update: int) -> str | None:
         """What is wrong with the losses of an update, if anybody wants to know."""
-        if self.nonfinite == "ignore":
+        if self.updating.nonfinite == "ignore":
             return None
-        losses = torch.tensor(self.ledger.wait(self.pages[update]), dtype=torch.float64)
-        return (
-            None if torch.isfinite(losses).all() else f"the loss of update {update} is not finite"
-        )
+        self.report()
+        for step in [*sorted(self._piled(update)), update]:
+            wrong = _described(self._reported.wait(self._losses[step]))
+            if wrong is not None:
+                return f"the loss of step {step + 1} is {wrong}"
+        return None
+
+    def _piled(self, update: int) -> set[int]:
+        """Updates whose gradients were added to those of this one."""
+        found = set[int]()
+        while update - 1 in self._carried:
+            update -= 1
+            found.add(update)
+        return found & self._losses.keys()
 
     def rate(self, stage: int, update: int) -> float:
         """What a stage's learning rate is multiplied by."""
-        lag = self.versions.lag(stage, update - self.origin)
-        if self.temper is None or lag < 1:
+        temper = None if self.updating.staleness is None else self.updating.staleness.temper
+        if temper is None:
             return 1.0
-        return float(lag ** (min(update / self.temper, 1) - 1))
+        stale = self.versions.staleness(stage, update - self.origin)
+        return float(stale ** (min(update / temper, 1) - 1)) if stale >= 1 else 1.0
 
     def scale(self, update: int) -> float:
-        """How much the losses of an update are enlarged, by the updates that its weights know."""
+        """By how much the losses of an update are enlarged, by the updates its weights know."""
         if self.scaling is None:
             return 1.0
         known = self.origin + self.versions.oldest(update - self.origin)
         while self.scaling.known < known:
             before = self.scaling.known
-            norms = [self.norm(before, part) for part in self.groups]
+            if before in self._carried:
+                self.scaling.keep()
+                continue
+            norms = [self.norm(before, group) for group in self.senders]
             self.scaling.add(is_good=bool(torch.isfinite(torch.stack(norms)).all()))
-        return self.scaling.behind(known)
+        return self.scaling.after(known)
 
     def forget(self, before: int) -> None:
-        """Drop what is known of updates that are over everywhere."""
-        self.board.forget(before)
-        for update in [update for update in self.pages if update < before]:
-            del self.pages[update]
+        """Drop what is known of updates that are over everywhere in this process."""
+        if self.scaling is not None:
+            before = min(before, self.scaling.known)
+        self._measured.forget(before)
+        while before - 1 in self._carried:  # its losses are looked at with the next ones
+            before -= 1
+        self._losses = {update: one for update, one in self._losses.items() if update >= before}
+        self._carried = {update for update in self._carried if update >= before}
+        self._verdicts = {key: one for key, one in self._verdicts.items() if key[0] >= before}
 
 
-def rules_of(
-    program: Program,
-    stages: Sequence[nn.Module],
-    ties: Sequence[Sequence[End]],
-    world: World,
-    scopes: Scopes,
-) -> Rules:
-    """What updates go by; refused where the program cannot have it so."""
-    clip, clip_by, nonfinite, delay = scopes
-    learning = [ends for ends in ties if _weight(stages, ends[0]).requires_grad]
-    check_ties(program, learning)
-    _check_without_stash(program, stages, delay)
-    _check_ties_without_stash(program, learning)
-    groups: dict[int, list[Share]] = {}
-    if clip is not None or delay.scale is not None:
-        for members in scoped(program, clip_by):
-            shares = _shares(program, stages, ties, members)
-            groups |= {share.part: shares for share in shares}
-    scaling = scaling_of(delay.scale)
-    is_alone = len(groups) > 1 and all(len(shares) == 1 for shares in groups.values())
-    if scaling is not None and scaling.is_changing and is_alone:
-        raise InputError(
-            f"the scale of {program.name} cannot change, as no norm is known in time; give a number"
-        )
-    return Rules(
-        board=world.board,
-        ledger=world.ledger,
-        versions=Versions(program),
-        groups=groups,
-        clip=clip,
-        nonfinite=nonfinite,
-        temper=delay.temper,
-        scaling=scaling,
-    )
-
-
-def _check_without_stash(program: Program, stages: Sequence[nn.Module], delay: Delay) -> None:
-    """Refuse what a backward with newer weights than its forward had cannot do."""
-    if program.is_stashing:
-        return
-    if any(is_compiled(module) for stage in stages for module in stage.modules()):
-        raise InputError(
-            f"{program.name} stashes nothing: its backwards look up newer weights, which a compiled"
-            f" stage does not do. Use stages as they are, or a schedule that stashes"
-        )
-    if delay.predict and (program.actions.kind == Kind.R).any():
-        raise InputError(
-            f"{program.name} stashes nothing and is recomputed: its backwards cannot start from"
-            f" predicted forwards; leave out one of the two"
-        )
-
-
-def _check_ties_without_stash(program: Program, ties: Sequence[Sequence[End]]) -> None:
-    """Refuse a weight of which one stage would need a version that another no longer has."""
-    for ends in ties if not program.is_stashing else ():
-        raise InputError(
-            f"{ends[0].name} of stage {ends[0].stage} is tied to {ends[-1].name} of stage"
-            f" {ends[-1].stage}, and {program.name} stashes nothing: the two would use different"
-            f" versions of it. Use a schedule that stashes, or keep them apart"
-        )
-
-
-def _shares(
-    program: Program,
-    stages: Sequence[nn.Module],
-    ties: Sequence[Sequence[End]],
-    members: Sequence[int],
-) -> list[Share]:
-    """The parts of these stages: their own weights, and tied ones that they are the first of."""
-    devices, tied = program.placement.pipes[0], {end for ends in ties for end in ends}
-    types = {stage: _dtype(stages[stage], stage, tied) for stage in members}
-    own = [Share(s, devices[s], dtype) for s, dtype in types.items() if dtype is not None]
-    return own + [
-        Share(program.stages + number, devices[home.stage], _weight(stages, home).dtype)
-        for number, (home, *_) in enumerate(ties)
-        if home.stage in members and _weight(stages, home).requires_grad
-    ]
-
-
-def _dtype(stage: nn.Module, index: int, tied: set[End]) -> torch.dtype | None:
-    """The type of a stage's own weights, if it has any that learn."""
-    found = [
-        weight.dtype
-        for name, weight in stage.named_parameters()
-        if weight.requires_grad and End(index, name) not in tied
-    ]
-    return reduce(torch.promote_types, found) if found else None
-
-
-def _weight(stages: Sequence[nn.Module], end: End) -> nn.Parameter:
-    return stages[end.stage].get_parameter(end.name)
-
-
-def scaling_of(scale: Scale | float | None) -> Scaling | None:
-    """A number is a scale that never changes."""
-    if scale is None:
+def _described(losses: Sequence[float]) -> str | None:
+    """What is wrong with a loss, and by which microbatches; None if it is finite."""
+    total = math.fsum(losses) if all(map(math.isfinite, losses)) else sum(losses)
+    if math.isfinite(total):
         return None
-    return Scaling(scale if isinstance(scale, Scale) else Scale(scale, interval=None))
+    bad = [index for index, loss in enumerate(losses) if not math.isfinite(loss)]
+    which = ", ".join(map(str, bad[:8])) + (" ..." if len(bad) > 8 else "")
+    return f"{total:g}" + (f", by microbatch {which}" if bad else "")

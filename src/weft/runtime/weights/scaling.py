@@ -1,4 +1,4 @@
-"""Loss scaling: how much losses are enlarged so that small gradients survive in half precision.
+"""Loss scaling: by how much losses are enlarged so that small gradients survive in half precision.
 
 The scale of an update depends on the updates that its weights have seen, so that every device
 finds the same one, whatever the order in which they run.
@@ -11,10 +11,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """A scale that halves behind an update with gradients that are not finite, which is skipped.
+    """A scale that halves after an update with gradients that are not finite, which is skipped.
 
     initial   of the first update
-    interval  good updates in a row behind which it doubles; None keeps it as it is
+    interval  good updates in a row after which it doubles; None keeps it as it is
     """
 
     initial: float = 2.0**16
@@ -26,7 +26,7 @@ class Scaling:
 
     def __init__(self, scale: Scale) -> None:
         self._interval = scale.interval
-        self._values = [scale.initial]  # behind so many updates
+        self._values = [scale.initial]  # after as many updates
         self._good = 0
 
     @property
@@ -48,6 +48,17 @@ class Scaling:
             value, self._good = 2 * value, 0
         self._values.append(value)
 
-    def behind(self, updates: int) -> float:
-        """The scale once so many updates are known."""
+    def keep(self) -> None:
+        """The next update changed nothing: its gradients are added to those of the one after."""
+        self._values.append(self._values[-1])
+
+    def after(self, updates: int) -> float:
+        """The scale once as many updates are known."""
         return self._values[updates]
+
+
+def scaling_of(scale: Scale | float | None) -> Scaling | None:
+    """A number is a scale that never changes."""
+    if scale is None:
+        return None
+    return Scaling(scale if isinstance(scale, Scale) else Scale(scale, interval=None))

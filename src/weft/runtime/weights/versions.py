@@ -1,4 +1,4 @@
-"""The stash: weights in as many versions as a program keeps of them.
+"""Versions of weights: the newest alone, or a stash of as many as a program keeps.
 
     slot 0   version 4   leaves of their own, which microbatches in flight may still need
     slot 1   version 5   the newest: the module's own parameters look at it
@@ -6,7 +6,8 @@
 A forward computes with the leaves of its version. Their gradients flow into the `grad` of the
 module's parameters, whatever the version. An update writes the slot that is needed no more, and
 lets the parameters look at it: there are never more copies than slots, and the optimizer's state
-exists once. Knows weights; knows neither microbatches nor schedules.
+exists once. Where one version is enough, the module's own parameters are all there is. Knows
+weights; knows neither microbatches nor schedules.
 """
 
 from __future__ import annotations
@@ -26,12 +27,30 @@ from weft.runtime.stage.deferred import accumulate, hooked
 Leaves: TypeAlias = dict[str, Tensor]
 
 
+class Newest:
+    """Weights of a module of which one version is enough: they change in place."""
+
+    copies = 1
+
+    def __init__(self, named: Iterable[tuple[str, nn.Parameter]]) -> None:
+        self.parameters, self.newest = [weight for _, weight in named], 0
+
+    def update(self, change: Callable[[], object]) -> None:
+        """Make the next version: the newest, changed."""
+        torch.clear_autocast_cache()  # of weights as they were
+        change()
+        self.newest += 1
+
+    def restart(self) -> None:
+        """Nothing is predicted."""
+
+
 class Stash:
     """Some weights of a module, by version.
 
     dtype  what forwards compute with, where that is not the type of the weights
-    lead   how many updates ahead a version's leaves are, by as many steps as the last one
-    since  the version behind which they are
+    ahead  by how many updates a version's leaves are predicted, each like the last one
+    since  the version after which they are
 
     With either the leaves differ from the newest weights, which then have memory of their own.
     """
@@ -42,12 +61,12 @@ class Stash:
         copies: int,
         *,
         dtype: torch.dtype | None = None,
-        lead: int = 0,
+        ahead: int = 0,
         since: int = 0,
     ) -> None:
         self._weights = {name: weight for name, weight in named if weight.requires_grad}
-        self._copies, self._dtype, self._lead, self._since = copies, dtype, lead, since
-        self._is_apart = dtype is not None or lead > 0
+        self._copies, self._dtype, self._ahead, self._since = copies, dtype, ahead, since
+        self._is_apart = dtype is not None or ahead > 0
         self._slots: list[Leaves | None] = [None] * copies
         self._held: list[int] = [0] * copies  # versions, one for each slot
         self._users: list[int] = [0] * copies  # forwards whose backward is to come
@@ -101,7 +120,7 @@ class Stash:
 
     @torch.no_grad()
     def restart(self) -> None:
-        """Let forwards see the newest version as it is, and predict those behind it."""
+        """Let forwards see the newest version as it is, and predict those after it."""
         self._since = self.newest
         if self._is_apart:
             for name, leaf in self.leaves(self.newest).items():
@@ -136,12 +155,12 @@ class Stash:
 
     def _change_apart(self, change: Callable[[], object], after: int) -> None:
         """Change the parameters where they are, and write what forwards shall see of them."""
-        lead = self._lead if self.newest >= self._since else 0
-        last = [weight.clone() for weight in self._weights.values() if lead]
+        ahead = self._ahead if self.newest >= self._since else 0
+        last = [weight.clone() for weight in self._weights.values() if ahead]
         change()
         target = self._room(after)
         for index, (name, weight) in enumerate(self._weights.items()):
-            target[name].data.copy_(weight + lead * (weight - last[index]) if lead else weight)
+            target[name].data.copy_(weight + ahead * (weight - last[index]) if ahead else weight)
 
     def _room(self, slot: int) -> Leaves:
         found = self._slots[slot]

@@ -1,4 +1,4 @@
-"""Orders without a flush: updates between microbatches, runs of any length folded."""
+"""Asynchronous orders: updates between microbatches, runs of any length folded."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ def run_length(shape: Shape) -> int:
     return shape.microbatches * shape.updates
 
 
-def delayed(stage: int, microbatches: int, *, by: int) -> Actions:
+def stale_forwards(stage: int, microbatches: int, *, by: int) -> Actions:
     """Forwards of a stage that updates after each microbatch, using weights `by` updates old."""
     microbatch = np.arange(microbatches)
     return Actions.of(stage, Kind.F, microbatch, version=np.maximum(0, microbatch - by))
 
 
 def one_for_one(forward: Actions, backward: Actions, *, warmup: int, microbatches: int) -> Actions:
-    """1F1B without a flush; each stage updates behind the last backward of its step.
+    """Asynchronous 1F1B; each stage updates after the last backward of its step.
 
     F F | F B F B U F B F B U | B B U        (two microbatches per step)
     """
@@ -69,7 +69,7 @@ def one_for_one(forward: Actions, backward: Actions, *, warmup: int, microbatche
 def asynchronous(
     name: str, placement: Placement, lane: LaneOf, run: Run, *, is_stashing: bool = True
 ) -> Program:
-    """The program of a run; `lane(device, updates)` writes a device's lane for so many updates."""
+    """The program of a run; `lane(device, updates)` writes the lane of a device."""
     lanes, period = _folded(lane, run, placement.devices)
     return Program.build(
         name,
@@ -84,7 +84,7 @@ def asynchronous(
 def _folded(lane: LaneOf, run: Run, devices: int) -> tuple[list[Actions], Period | None]:
     """The lanes of a run, its repetition folded: all updates but those of fill and drain.
 
-    Each lane is cut behind its stages' updates number `fill` - 1 and `fill`. A run too short
+    Each lane is cut after its stages' updates number `fill` - 1 and `fill`. A run too short
     to repeat is written out.
     """
     repeats = run.updates - run.fill - run.drain
@@ -92,13 +92,13 @@ def _folded(lane: LaneOf, run: Run, devices: int) -> tuple[list[Actions], Period
     lanes = [lane(device, updates) for device in range(devices)]
     if repeats < 1:
         return lanes, None
-    prologue = [_behind(actions, run.fill - 1) for actions in lanes]
-    ends = [_behind(actions, run.fill) for actions in lanes]
+    prologue = [_end_of(actions, run.fill - 1) for actions in lanes]
+    ends = [_end_of(actions, run.fill) for actions in lanes]
     body = tuple(end - start for start, end in zip(prologue, ends, strict=True))
     return lanes, Period(tuple(prologue), body, run.microbatches, repeats=repeats)
 
 
-def _behind(lane: Actions, update: int) -> int:
-    """The position behind the last of a lane's updates with this number."""
+def _end_of(lane: Actions, update: int) -> int:
+    """The position after the last of a lane's updates with this number."""
     where = np.flatnonzero((lane.kind == Kind.UPDATE) & (lane.version == update))
     return int(where[-1]) + 1

@@ -35,17 +35,17 @@ def one_forward_one_backward(forward: Actions, backward: Actions, *, warmup: int
 
 
 def split_one_forward_one_backward(
-    forward: Actions, backward: Actions, *, warmup: int, weight_lag: int
+    forward: Actions, backward: Actions, *, warmup: int, weight_start: int
 ) -> Actions:
-    """The same with I in place of B, and W, oldest first, from turn `weight_lag` on.
+    """The same with I in place of B, and W, oldest first, from turn `weight_start` on.
 
-    F F F | F I, F I W, F I W | I W, I W | W W        (weight_lag = 1)
+    F F F | F I, F I W, F I W | I W, I W | W W        (weight_start = 1)
     """
     turns = np.arange(len(forward))
     return by_slot(
         (forward, 3 * (turns - warmup)),
         (backward.replace(kind=Kind.I), 3 * turns + 1),
-        (backward.replace(kind=Kind.W), 3 * (turns + weight_lag) + 2),
+        (backward.replace(kind=Kind.W), 3 * (turns + weight_start) + 2),
     )
 
 

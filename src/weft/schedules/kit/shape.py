@@ -15,7 +15,7 @@ class Shape:
 
     stages_per_device  counted per pipe
     pipes              pipelines per direction, for bidirectional schedules
-    updates            optimizer steps of a run, for schedules that do not flush in between
+    updates            optimizer steps of a run, for asynchronous schedules
     round              microbatches that pass one group of stages before the next (WPipe)
     graph, placement   set where the stages are not a chain
     """

@@ -49,7 +49,7 @@ def constraints(program: Program) -> Constraints:
 
 
 def activations(program: Program, peak: float) -> int:
-    """How many stage activations a peak of so many microbatches is."""
+    """How many stage activations a peak of that many microbatches is."""
     return int(peak * program.stages / program.devices)
 
 

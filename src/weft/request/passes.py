@@ -1,0 +1,103 @@
+"""Passes: what is added to a program before it is timed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from weft.errors import InputError
+from weft.explain import Relief
+from weft.ir.kinds import Kind, Part
+from weft.ir.program import Program
+from weft.lower import experts, offload, overlapping, recompute, updates
+from weft.lower.experts import MOST_LAYERS
+from weft.request.costs import Costs
+from weft.request.values import AMOUNT, COUNT, TEXT, Bundle, Whole, given
+from weft.simulate import simulate
+from weft.verify import check
+
+ALL = "all"
+MOST_MADE = 4_000_000  # actions that a pass may make
+
+
+@dataclass(frozen=True, slots=True)
+class Passes(Bundle):
+    """What is added to the program before it is timed; None where nothing is."""
+
+    recompute: str | None = given(TEXT)
+    offload: str | None = given(TEXT)
+    copy: float | None = given(AMOUNT)
+    experts: int | None = given(Whole(most=MOST_LAYERS))
+    steps: int | None = given(COUNT)
+
+    @classmethod
+    def of(cls, relief: Relief) -> Passes:
+        """What relieves the memory of every device."""
+        return cls(
+            recompute=ALL if relief.is_recomputing else None,
+            offload=ALL if relief.is_offloading else None,
+        )
+
+    def __str__(self) -> str:
+        """As the command line spells them."""
+        return " ".join(f"--{name} {value}" for name, value in self.asked.items())
+
+    @property
+    def keeps_order(self) -> bool:
+        """Whether a program repeats with them as it did: what waits on the host delays nothing."""
+        return self.experts is None and self.steps is None
+
+    def for_streams(self, program: Program) -> Passes:
+        """The same with every stream in use: pairs cut into segments, and all offloaded."""
+        actions = program.actions
+        has_pairs = bool(actions.joined.any()) and not bool((actions.segment >= 0).any())
+        cut = self.experts or (1 if has_pairs else None)
+        return replace(self, experts=cut, offload=self.offload or ALL)
+
+    def recomputed(self, program: Program) -> Program:
+        """The program with what is asked for of its forwards."""
+        if self.recompute is None:
+            return program
+        return recompute(program, stages=_stages(self.recompute, program, "--recompute"))
+
+    def lowered(self, program: Program, costs: Costs) -> Program:
+        """The program in full with all that is asked for; its order is proved before offloading."""
+        program = self.recomputed(program)
+        if self.experts is not None:
+            _check_made(len(Part) * self.experts * len(program), f"--experts {self.experts}")
+            program = experts(program, layers=self.experts)
+        if self.steps is not None:
+            program = _repeated(program, self.steps)
+        if self.offload is not None:
+            check(program)
+            cost, stages = costs.of(program), _stages(self.offload, program, "--offload")
+            program = offload(simulate(overlapping(program, cost), cost), stages=stages)
+        return program
+
+
+def _repeated(program: Program, steps: int) -> Program:
+    """A step and its updates, as often as asked for."""
+    if bool((program.actions.kind == Kind.UPDATE).any()):
+        raise InputError(f"{program.name} places its updates itself; --updates has its steps")
+    _check_made(len(program) * steps, f"--steps {steps}")
+    return updates(program).unrolled(steps)
+
+
+def _check_made(actions: int, option: str) -> None:
+    """Refuse what would take more memory than most machines have, before it is taken."""
+    if actions > MOST_MADE:
+        raise InputError(
+            f"{option} makes {actions:,} actions or more; Weft takes {MOST_MADE:,}. Ask for less"
+        )
+
+
+def _stages(text: str, program: Program, flag: str) -> list[int] | None:
+    """Stages from `all`, `0` or `0,2,4`."""
+    if text == ALL:
+        return None
+    try:
+        stages = [int(word) for word in text.split(",")]
+    except ValueError:
+        raise InputError(f"{flag} {text}: `all`, or stages like 0,2,4") from None
+    if any(not 0 <= stage < program.stages for stage in stages):
+        raise InputError(f"{flag} {text}: stages are numbered 0 to {program.stages - 1}")
+    return stages

@@ -1,0 +1,45 @@
+"""Training: what decides the losses of a job beside its program, and where its data is.
+
+Names, defaults and bounds are said here; `weft train`, its files and Python read them here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from weft.request.values import COUNT, FILE, SWITCH, TEXT, Amount, Bundle, Whole, given
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Training(Bundle):
+    """How a small GPT is trained, and how large it is.
+
+    microbatch_size  sequences
+    learning_rate    at its peak
+    switch_after     synchronous steps before an asynchronous program begins
+    predict          whether forwards use the weights as they will be, were updates all alike
+    temper           steps in which a stage's learning rate grows to the whole one
+    """
+
+    steps: int = given(COUNT, 50)
+    seed: int = given(Whole(least=0, most=2**63 - 1), 0)
+    microbatch_size: int = given(COUNT, 4)
+    learning_rate: float = given(Amount(most=1, excluded=0), 3e-3)
+    dropout: float = given(Amount(most=1, excluded=1), 0.0)
+    layers: int = given(COUNT, 8)
+    hidden: int = given(COUNT, 64)
+    heads: int = given(COUNT, 4)
+    context: int = given(COUNT, 64)
+    switch_after: int = given(Whole(least=0), 0)
+    predict: bool = given(SWITCH, False)
+    temper: int | None = given(COUNT)
+
+
+@dataclass(frozen=True, slots=True)
+class Source(Bundle):
+    """Where the data is; None is Weft's own text."""
+
+    data: Path | None = given(FILE)
+    token_type: str | None = given(TEXT)
+    vocabulary: int | None = given(COUNT)

@@ -1,0 +1,223 @@
+"""Assembly: of modules, a program and the ranks of a run, all that a pipeline consists of."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from weft.cost import Cost
+from weft.errors import InputError
+from weft.ir.kinds import Kind, Part
+from weft.ir.program import Program
+from weft.ir.versions import resident_versions
+from weft.ir.weights import StageGroups
+from weft.lower import executable
+from weft.notation import from_json, to_json
+from weft.runtime.criterion import Criterion, LossFunction
+from weft.runtime.lane.bind import Binder, Copies
+from weft.runtime.lane.lanes import Lanes
+from weft.runtime.lane.ring import Ring
+from weft.runtime.ranks.agreement import (
+    refuse_different,
+    refuse_different_weights,
+    structure,
+    sums_of_copies,
+    sums_of_ends,
+)
+from weft.runtime.ranks.world import World
+from weft.runtime.reading import Reading
+from weft.runtime.stage.locks import Locks, locks_of
+from weft.runtime.stage.modules import copied, refuse_unsuited, unshared
+from weft.runtime.stage.randomness import Draw
+from weft.runtime.stage.role import Role
+from weft.runtime.stage.segments import segments_of
+from weft.runtime.stage.shapes import StageShapes, is_torchs
+from weft.runtime.stage.stage import Stage
+from weft.runtime.stage.trained import Trained
+from weft.runtime.suit import check_suits, forwards_of, kind_of
+from weft.runtime.training import Training
+from weft.runtime.weights.options import Updating
+from weft.runtime.weights.staleness import check_ties, scoped
+from weft.runtime.weights.ties import End, ties_of, untie
+from weft.runtime.weights.versions import Stash
+from weft.runtime.weights.weights import Model, Weights
+from weft.verify import check
+
+
+@dataclass(frozen=True, eq=False)
+class Task:
+    """What is to be trained, checked and lowered; the same on every rank.
+
+    program  as it is walked
+    shared   stages that share a module with another
+    resident versions of each stage: a drain makes updates before the program would
+    depth    messages that a channel must take
+    """
+
+    stages: Sequence[nn.Module]
+    ties: Sequence[Sequence[End]]
+    shared: set[int]
+    program: Program
+    ring: Ring
+    norms: StageGroups
+    resident: Sequence[int]
+    updating: Updating
+    depth: int
+    dtype: torch.dtype
+    device: torch.device
+
+    @classmethod
+    def of(
+        cls, stages: Sequence[nn.Module], program: Program, loss: LossFunction, updating: Updating
+    ) -> Task:
+        """Refuse what cannot be trained so; make of the program the one that ranks walk."""
+        check_suits(stages, program)
+        refuse_unsuited(stages, loss)
+        optimizer, scheduler = updating.factories
+        if optimizer is None and (scheduler is not None or program.period is not None):
+            why = "updates by itself" if program.period is not None else "was given a scheduler"
+            raise InputError(f"{program.name} {why} and needs an optimizer: give optimizer=")
+        ties = [ends for ends in ties_of(stages) if program.period is None or _learns(stages, ends)]
+        check_ties(program, ties)
+        norms = scoped(program, updating.clip_by) if updating.is_measuring else ()
+        own, shared = unshared(stages)
+        untie(own, ties_of(own))
+        walked = executable(
+            program,
+            ties=[[end.stage for end in ends] for ends in ties],
+            norms=norms if optimizer is not None else (),
+            is_updating=optimizer is not None,
+        )
+        depth = check(walked).channel_depth or 0
+        dtype, device = kind_of(own)
+        resident = resident_versions(program)
+        return cls(
+            own, ties, shared, walked, Ring(walked), norms, resident, updating, depth, dtype, device
+        )
+
+
+class Assembly:
+    """What a process has of a pipeline."""
+
+    def __init__(
+        self, task: Task, world: World, loss: LossFunction, seed: int, cost: Cost | None
+    ) -> None:
+        self._task, self._world, self._draw = task, world, Draw(seed)
+        known = f"{task.program.digest} {seed} {structure(task.stages)}"
+        self.compare(known, "program, seed or stages")
+        self.modules = self._copied()
+        self._compare_copies()
+        model = Model(task.stages, task.ties, task.resident, self.modules)
+        ring = task.ring
+        self.weights = Weights(ring.source, ring.numbers, model, task.updating, task.norms, world)
+        self.criterion = Criterion(loss, task.device)
+        shapes = StageShapes(task.stages, task.program.graph, loss, task.updating.precision)
+        copies = {place: self._segments(*place) for place in self.modules}
+        stages = [
+            Trained(stage, self._locks(index), shapes if len(found) == 1 else None)
+            for (_, index), found in copies.items()
+            for stage in found
+        ]
+        cost = self._agreed(cost)
+        common = (world, stages, shapes, self.criterion, self._draw, task.device)
+        forwards = Ring(forwards_of(ring.program))
+        lanes = self._bound(ring, copies, shapes, self.weights, cost)
+        self.compare(lanes.digest, "the orders in which actions are launched")
+        self.training = Training(ring, lanes, self.weights, *common)
+        self.reading = Reading(self._bound(forwards, copies, shapes, None, None), *common)
+
+    def close(self) -> None:
+        self.training.close()
+        self.reading.close()
+
+    def compare(self, known: str, what: str) -> None:
+        """Refuse ranks that do not agree."""
+        refuse_different(self._world.gather(known.encode(), what), what)
+
+    def _copied(self) -> dict[tuple[int, int], nn.Module]:
+        """The copies that this process holds; the first of each is the user's own module."""
+        modules: dict[tuple[int, int], nn.Module] = {}
+        for pipe, devices in enumerate(self._task.program.placement.pipes):
+            for index, module in enumerate(self._task.stages):
+                if devices[index] in self._world.devices:
+                    is_first = all((other, index) not in modules for other in range(pipe))
+                    modules[pipe, index] = module if is_first else copied(module, index)
+        return modules
+
+    def _compare_copies(self) -> None:
+        """Refuse copies of a stage, and ends of a weight, that do not start alike."""
+        known = sums_of_ends(self.modules, self._task.ties)
+        if len(self._task.program.placement.pipes) > 1:
+            known |= sums_of_copies(self.modules)
+        share = json.dumps(known).encode()
+        refuse_different_weights(self._world.gather(share, "the weights of the copies"))
+
+    def _segments(self, pipe: int, index: int) -> list[Stage]:
+        """A stage as it is run: whole, or in the segments that the program cuts it into."""
+        actions = self._task.program.actions
+        cut = int(actions.segment[actions.stage == index].max(initial=-1)) + 1
+        module = self.modules[pipe, index]
+        parts = segments_of(module, cut // len(Part)) if cut else [module]
+        stashes = self.weights.stashes(pipe, index)
+        roles = [self._role(index, place, len(parts), stashes) for place in range(len(parts))]
+        return [Stage(part, self._draw, role) for part, role in zip(parts, roles, strict=True)]
+
+    def _role(self, index: int, place: int, count: int, stashes: Sequence[Stash]) -> Role:
+        """What the segment at a place of as many is; a stage that is not cut has one."""
+        program, graph = self._task.program, self._task.program.graph
+        sources = graph.predecessors[index]
+        has_inputs_alone = (
+            all(len(graph.successors[source]) == 1 for source in sources)
+            if sources
+            else sum(not before for before in graph.predecessors) == 1
+        )
+        kinds = program.actions.kind[program.actions.stage == index]
+        is_end = place == count - 1 and not graph.successors[index]
+        is_experts = Part(place % len(Part)) in (Part.DISPATCH, Part.COMBINE)
+        return Role(
+            index=index,
+            is_first=place == 0 and not sources,
+            is_split=bool((kinds == Kind.I).any()),
+            has_inputs_alone=has_inputs_alone or place > 0,
+            loss=self.criterion if is_end else None,
+            is_loss_drawing=not is_torchs(self.criterion.loss),
+            stashes=stashes,
+            is_stashing=program.is_stashing,
+            is_beside=count > 1 and is_experts,
+            dtype=self._task.updating.precision,
+        )
+
+    def _locks(self, index: int) -> Locks:
+        task = self._task
+        tied = {end.stage for ends in task.ties for end in ends}
+        return locks_of(
+            task.ring.program, index, is_shared=index in task.shared, is_tied=index in tied
+        )
+
+    def _agreed(self, cost: Cost | None) -> Cost | None:
+        """Rank 0's cost: by two of them, ranks would launch their actions in two orders."""
+        share = b"" if cost is None else to_json(cost).encode()
+        first = self._world.gather(share, "the cost")[0]
+        found = from_json(first.decode()) if first else None
+        assert found is None or isinstance(found, Cost)
+        return found
+
+    def _bound(
+        self,
+        ring: Ring,
+        copies: Copies,
+        shapes: StageShapes,
+        weights: Weights | None,
+        cost: Cost | None,
+    ) -> Lanes:
+        transport = self._world.transport
+        binder = Binder(ring, self._world.devices, copies, transport, shapes, weights)
+        return Lanes(binder, transport, cost, self._task.device)
+
+
+def _learns(stages: Sequence[nn.Module], ends: Sequence[End]) -> bool:
+    return stages[ends[0].stage].get_parameter(ends[0].name).requires_grad

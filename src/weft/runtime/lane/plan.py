@@ -1,0 +1,247 @@
+"""Plans: what a rank launches, in one order over all of its lanes.
+
+    order      a linear extension of the program: by simulated start, and what only has to be
+               launched (a send, a sum) as soon as what it reads is there
+    threads    on a CPU the compute lane runs on the main thread, and each lane of another stream
+               on one of its own; a send on that of what it sends; a message is taken by its reader
+
+Knows rows and steps; knows no torch.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import heapq
+from collections import deque
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from weft.errors import WeftError
+from weft.ir.earliest import Seconds
+from weft.ir.kinds import Kind, Stream
+from weft.ir.program import Program
+from weft.ir.values import Value
+from weft.lower import launch_order
+from weft.runtime.lane.bind import Binder
+from weft.runtime.lane.ring import Course, Item
+from weft.runtime.lane.walk import Drive, Entry, Plan
+from weft.runtime.transport.message import Route
+from weft.timeline import Timeline
+
+RECEIVES = (Kind.RECV_ACTIVATION, Kind.RECV_GRADIENT)
+NOT_RECORDED = -1  # the row of what belongs to no action
+
+
+class Planner:
+    """Makes the plans of a process, one for each call."""
+
+    def __init__(self, binder: Binder, timeline: Timeline, drive: Drive) -> None:
+        self._binder, self._ring, self._program = binder, binder.ring, binder.program
+        own = np.isin(self._program.device_of, binder.devices)
+        self._waits = _waited_for(self._program, own)
+        self._thread_of = _threads(self._program) if drive.has_threads else {}
+        self._steps, self._closings = drive.joined(
+            binder.steps, binder.closings, self._across_threads()
+        )
+        self._positions = _positions(timeline)
+        self.restart()
+
+    @property
+    def digest(self) -> str:
+        """What ranks compare: two orders would make them wait for each other in a circle."""
+        return hashlib.sha256(self._positions.tobytes()).hexdigest()
+
+    def restart(self) -> None:
+        """Begin again with the first microbatch."""
+        self._done: dict[int, int] = {}  # the last lap in which each row was planned
+        self._expected: dict[int, int] = {}  # the same for receives
+        self._courses: list[Course] = []
+        self._receives: dict[int, Course] = {}  # by lane
+        for index, lane in enumerate(self._program.lanes):
+            if lane.device in self._binder.devices:
+                course = Course(self._ring, lane)
+                if lane.channel is not None and lane.channel.destination == lane.device:
+                    self._receives[index] = course
+                else:
+                    self._courses.append(course)
+        self._only: Plan | None = None
+
+    def _across_threads(self) -> dict[int, list[int]]:
+        """For each row, those of other threads that it reads."""
+        thread = self._thread_of.get
+        found = {
+            row: [other for other in others if thread(other) != thread(row)]
+            for row, others in self._waits.items()
+        }
+        return {row: others for row, others in found.items() if others}
+
+    def until(self, given: int) -> Plan:
+        """What runs once as many microbatches are given; of a synchronous program all, each time.
+
+        Other lanes follow the computation, as far as what they read is there.
+        """
+        if self._only is not None:
+            return self._only
+        lanes = [
+            _Lane(course, [*course.until(given)])
+            if course.lane.stream is Stream.COMPUTE
+            else _Lane(course)
+            for course in self._courses
+        ]
+        order = self._merged(lanes)
+        plan = self._planned(order)
+        for item in order:
+            for row in self._read_by(item):
+                plan.incoming += self._expecting(row, item.lap)
+        if not self._ring.is_periodic:
+            self._only = plan
+        return plan
+
+    def drained(self, given: int) -> Plan:
+        """All that is left of the microbatches that were given."""
+        order = self._merged([_Lane(c, [*c.drained(given)]) for c in self._courses])
+        plan = self._planned(order)
+        for course in self._receives.values():
+            for item in course.drained(given):
+                plan.incoming += self._binder.wires.receives[item.row]
+                self._expected[item.row] = item.lap
+        return plan
+
+    def _merged(self, lanes: list[_Lane]) -> list[Item]:
+        """One order over all lanes, in which nothing comes before what it reads."""
+        order: list[Item] = []
+        ready: list[tuple[float, int]] = []
+        waiting: dict[tuple[int, int], list[int]] = {}
+
+        def look(index: int) -> None:
+            """Let a lane go on, or wait for what its next action reads."""
+            item = lanes[index].next
+            if item is None:
+                return
+            for row in self._waits.get(item.row, ()):
+                if self._done.get(row, -1) < item.lap:
+                    waiting.setdefault((row, item.lap), []).append(index)
+                    return
+            heapq.heappush(ready, (self._position(item), index))
+
+        for index in range(len(lanes)):
+            look(index)
+        while ready:
+            _, index = heapq.heappop(ready)
+            item = lanes[index].take()
+            order.append(item)
+            self._done[item.row] = item.lap
+            for other in waiting.pop((item.row, item.lap), ()):
+                look(other)
+            look(index)
+        for lane in lanes:
+            lane.end()
+        if any(lane.is_due for lane in lanes):
+            raise WeftError("no device can proceed: a deadlock; verification should say why")
+        return order
+
+    def _position(self, item: Item) -> float:
+        """Where an action stands in the order of launches, one lap after the other."""
+        return float(self._positions[item.row] + item.lap * len(self._positions))
+
+    def _planned(self, order: Sequence[Item]) -> Plan:
+        """The steps of these, by thread."""
+        plan, steps, closings = Plan(), self._steps, self._closings
+        for item in order:
+            thread = self._thread_of.get(item.row, Stream.COMPUTE)
+            entries = plan.threads.setdefault(thread, [])
+            entries.append(Entry(item.row, item.lap, steps[item.row]))
+            if item.row in closings:
+                entries.append(Entry(NOT_RECORDED, item.lap, closings[item.row]))
+            plan.outgoing += self._binder.wires.sends.get(item.row, ())
+        return plan
+
+    def _read_by(self, item: Item) -> list[int]:
+        """The receives that an action reads."""
+        found = self._program.dependencies.read_by(item.row)
+        return [row for row, _ in found if row in self._binder.wires.receives]
+
+    def _expecting(self, row: int, lap: int) -> list[Route]:
+        """The messages of its channel up to a receive, as far as they were not expected before."""
+        routes, course = list[Route](), self._receives[int(self._program.lane_of[row])]
+        while self._expected.get(row, -1) < lap:
+            item = course.next()
+            assert item is not None
+            self._expected[item.row] = item.lap
+            routes += self._binder.wires.receives[item.row]
+        return routes
+
+
+class _Lane:
+    """What a lane runs in a call: what is due, or whatever can follow."""
+
+    def __init__(self, course: Course, due: Iterable[Item] | None = None) -> None:
+        self._course, self._due = course, None if due is None else deque(due)
+        self.next: Item | None = None
+        self._advance()
+
+    @property
+    def is_due(self) -> bool:
+        """Whether something has to run that has not."""
+        return self._due is not None and self.next is not None
+
+    def take(self) -> Item:
+        found = self.next
+        assert found is not None
+        self._advance()
+        return found
+
+    def end(self) -> None:
+        """Leave what could not follow for the next call."""
+        if self._due is None and self.next is not None:
+            self._course.put_back(self.next)
+
+    def _advance(self) -> None:
+        if self._due is not None:
+            self.next = self._due.popleft() if self._due else None
+        else:
+            self.next = self._course.next()
+
+
+def _positions(timeline: Timeline) -> Seconds:
+    """Where each action stands in the order in which actions are launched.
+
+    What does not compute only has to be launched, right after what it reads; but what comes back
+    from the host comes when it is needed.
+    """
+    program, needs = timeline.program, timeline.program.dependencies
+    position, ready = np.zeros((2, len(program)))
+    position[launch_order(timeline)] = np.arange(len(program))
+    np.maximum.at(ready, needs.consumer, position[needs.producer] + 0.5)
+    at_start = program.is_on_compute[program.lane_of] | (program.actions.kind == Kind.ONLOAD)
+    return np.asarray(np.where(at_start, position, ready))
+
+
+def _waited_for(program: Program, own: NDArray[np.bool_]) -> dict[int, list[int]]:
+    """For each row what it reads of other lanes of this process, through messages too."""
+    needs = program.dependencies
+    is_receive = np.isin(program.actions.kind, RECEIVES)
+    sent = dict(zip(needs.consumer[is_receive[needs.consumer]].tolist(),
+                    needs.producer[is_receive[needs.consumer]].tolist(), strict=True))  # fmt: skip
+    is_mine = own[needs.consumer] & ~is_receive[needs.consumer] & (needs.value != Value.WEIGHTS)
+    found: dict[int, list[int]] = {}
+    pairs = zip(needs.consumer[is_mine].tolist(), needs.producer[is_mine].tolist(), strict=True)
+    for consumer, producer in pairs:
+        source = sent.get(producer, producer)
+        if own[source] and program.lane_of[source] != program.lane_of[consumer]:
+            found.setdefault(consumer, []).append(source)
+    return found
+
+
+def _threads(program: Program) -> dict[int, Stream]:
+    """The stream on whose thread each row runs, where that is not compute."""
+    streams = [lane.stream for lane in program.lanes]
+    found = {}
+    for row, (lane, origin) in enumerate(zip(program.lane_of, program.origin, strict=True)):
+        is_wire = streams[lane] is Stream.WIRE
+        stream = streams[program.lane_of[origin]] if is_wire else streams[lane]
+        if stream is not Stream.COMPUTE:
+            found[row] = stream
+    return found

@@ -1,0 +1,173 @@
+"""Threads: a CPU drives the compute lane on the main thread, and each other lane on one of its own.
+
+    main      F2  B0  B1  ·  UPDATE        passes a gate that the sum has opened
+    reduce            REDUCE ─┘            passes a gate that the last backward has opened
+
+So a sum, a copy to the host or the experts' communication never holds up the computation.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Sequence
+from functools import partial
+from queue import SimpleQueue
+from threading import Condition, Thread
+from typing import TypeAlias
+
+import torch
+
+from weft.errors import WeftError
+from weft.ir.kinds import Stream
+from weft.ir.program import Program
+from weft.runtime.lane.steps import Step
+from weft.runtime.lane.walk import Across, Entry, Plan, Steps, walk
+from weft.runtime.ranks.clock import Recording
+from weft.runtime.stage.cast import Cast
+
+Job: TypeAlias = Callable[[], None]
+
+
+class Crew:
+    """The threads of a rank, and what they wait for of each other."""
+
+    def __init__(self) -> None:
+        self.changed = Condition()
+        self.failure: BaseException | None = None
+        self._jobs: dict[Stream, SimpleQueue[Job | None]] = {}
+        self._busy = 0
+
+    def start(self, stream: Stream, job: Job) -> None:
+        """Let a stream's thread do something."""
+        if stream not in self._jobs:
+            self._jobs[stream] = SimpleQueue()
+            Thread(target=self._work, args=(self._jobs[stream],), daemon=True).start()
+        with self.changed:
+            self._busy += 1
+        self._jobs[stream].put(job)
+
+    def _work(self, jobs: SimpleQueue[Job | None]) -> None:
+        while (job := jobs.get()) is not None:
+            try:
+                job()
+            except BaseException as error:
+                self.fail(error)
+            with self.changed:
+                self._busy -= 1
+                self.changed.notify_all()
+
+    def fail(self, error: BaseException) -> None:
+        """End the waits of all threads."""
+        with self.changed:
+            self.failure = self.failure or error
+            self.changed.notify_all()
+
+    def finish(self) -> None:
+        """Wait until all threads have done what they were to do."""
+        with self.changed:
+            self.changed.wait_for(lambda: not self._busy or self.failure is not None)
+        self.check()
+
+    def check(self) -> None:
+        if self.failure is not None:
+            raise self.failure
+
+    def close(self) -> None:
+        for jobs in self._jobs.values():
+            jobs.put(None)
+
+
+class Gate:
+    """Opened by an action on one thread, once a lap, for actions on others."""
+
+    def __init__(self, crew: Crew) -> None:
+        self._crew, self._lap = crew, -1
+
+    def open(self, lap: int) -> None:
+        with self._crew.changed:
+            self._lap = lap
+            self._crew.changed.notify_all()
+
+    def restart(self) -> None:
+        """Close it: laps are counted anew."""
+        self._lap = -1
+
+    def pass_through(self, lap: int) -> None:
+        """Wait until it was opened in this lap."""
+        if self._lap < lap:
+            with self._crew.changed:
+                self._crew.changed.wait_for(lambda: self._lap >= lap or self._crew.failure)
+            if self._lap < lap:
+                raise WeftError(f"another lane of this device has failed: {self._crew.failure}")
+
+
+class Gated:
+    """A step that waits for other threads, or that they wait for."""
+
+    def __init__(self, step: Step, gates: Sequence[Gate], opened: Gate | None) -> None:
+        self._step, self._gates, self._opened = step, gates, opened
+
+    def wait(self, lap: int) -> None:
+        for gate in self._gates:
+            gate.pass_through(lap)
+        self._step.wait(lap)
+
+    def run(self, lap: int) -> None:
+        self._step.run(lap)
+        if self._opened is not None:
+            self._opened.open(lap)
+
+
+class Threads:
+    """Drives a rank's lanes on threads."""
+
+    has_threads = True
+
+    def __init__(self, program: Program, device: torch.device) -> None:
+        self._program, self._device, self._crew = program, device, Crew()
+        weakref.finalize(self, self._crew.close)  # threads of a pipeline that nobody knows any more
+        self._gates: list[Gate] = []
+
+    def joined(self, steps: Steps, closings: Steps, across: Across) -> tuple[Steps, Steps]:
+        """The steps and closings, with gates where one thread reads what another computes.
+
+        Whoever reads gradients that are summed up reads them once they are closed.
+        """
+        steps, closings = dict(steps), dict(closings)
+        gates: dict[int, Gate] = {}
+        for consumer, producers in across.items():
+            found = [row for row in producers if row in closings] or producers
+            mine = [gates.setdefault(row, Gate(self._crew)) for row in found]
+            steps[consumer] = Gated(steps[consumer], mine, None)
+        for row, gate in gates.items():
+            chosen = closings if row in closings else steps
+            chosen[row] = Gated(chosen[row], (), gate)
+        self._gates += gates.values()
+        return steps, closings
+
+    def run(self, plan: Plan, lap: int, recording: Recording) -> None:
+        main = plan.threads.get(Stream.COMPUTE, [])
+        others = {s: found for s, found in plan.threads.items() if s is not Stream.COMPUTE}
+        cast = Cast.here(self._device)  # which a thread does not inherit
+        for stream, entries in others.items():
+            job = partial(self._walk, entries, lap, recording, cast)
+            self._crew.start(stream, job)
+        try:
+            walk(self._program, main, lap, recording)
+        except BaseException as error:
+            self._crew.fail(error)
+        self._crew.check()
+
+    def _walk(self, entries: Sequence[Entry], lap: int, recording: Recording, cast: Cast) -> None:
+        with cast.again():
+            walk(self._program, entries, lap, recording)
+
+    def finish(self) -> None:
+        self._crew.finish()
+
+    def restart(self) -> None:
+        for gate in self._gates:
+            gate.restart()
+
+    def close(self) -> None:
+        self._crew.close()

@@ -1,0 +1,108 @@
+"""The walk: a rank launches its actions in one order, and the drive runs them.
+
+What drives them is not known here: threads of a CPU (`threads`), or one after the other where all
+devices are in one process; streams of a GPU fit in the same place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol, TypeAlias
+
+from weft.errors import WeftError
+from weft.ir.kinds import Stream
+from weft.ir.program import Program
+from weft.notation import token
+from weft.runtime.lane.steps import Step
+from weft.runtime.ranks.clock import Recording
+from weft.runtime.transport.message import Route
+
+Steps: TypeAlias = Mapping[int, Step]  # by row
+Across: TypeAlias = Mapping[int, Sequence[int]]  # rows of other threads that a row reads
+
+
+class Entry(NamedTuple):
+    """A step to be run: its row, and its lap after that in which a plan begins."""
+
+    row: int
+    lap: int
+    step: Step
+
+
+@dataclass(slots=True)
+class Plan:
+    """What each thread runs, and the messages that come and go, each channel's in order."""
+
+    threads: dict[Stream, list[Entry]] = field(default_factory=dict)
+    incoming: list[Route] = field(default_factory=list)
+    outgoing: list[Route] = field(default_factory=list)
+
+
+class Drive(Protocol):
+    """What runs the entries of a plan; `has_threads` of its own for streams besides compute."""
+
+    has_threads: bool
+
+    def joined(self, steps: Steps, closings: Steps, across: Across) -> tuple[Steps, Steps]:
+        """The steps and closings as they are run, where lanes wait for each other."""
+
+    def run(self, plan: Plan, lap: int, recording: Recording) -> None:
+        """Run a plan that begins in that lap, until its computation has ended."""
+
+    def finish(self) -> None:
+        """Wait until all that was launched has ended."""
+
+    def restart(self) -> None:
+        """Laps are counted anew; nothing runs."""
+
+    def close(self) -> None:
+        """Nothing is run any more."""
+
+
+def walk(program: Program, entries: Sequence[Entry], first: int, recording: Recording) -> None:
+    """Run these, one after the other; the plan begins in the lap `first`."""
+    now, log, row = recording.now, recording.log.append, -1
+    try:
+        for row, lap, step in entries:
+            lap += first
+            step.wait(lap)
+            start = now()
+            step.run(lap)
+            log((row, lap, start, now()))
+    except WeftError:
+        raise
+    except Exception as error:
+        raise blamed(program, row, error) from error
+
+
+def blamed(program: Program, row: int, error: Exception) -> WeftError:
+    """What went wrong in the user's code, and where."""
+    if row < 0:
+        return WeftError(f"an update failed: {error}")
+    return WeftError(f"device {program.device_of[row]} failed at {token(program, row)}: {error}")
+
+
+class InTurn:
+    """All devices of a program in one thread."""
+
+    has_threads = False
+
+    def __init__(self, program: Program) -> None:
+        self._program = program
+
+    def joined(self, steps: Steps, closings: Steps, across: Across) -> tuple[Steps, Steps]:
+        return steps, closings
+
+    def run(self, plan: Plan, lap: int, recording: Recording) -> None:
+        for entries in plan.threads.values():
+            walk(self._program, entries, lap, recording)
+
+    def finish(self) -> None:
+        """It has."""
+
+    def restart(self) -> None:
+        """Nobody waits for a lap."""
+
+    def close(self) -> None:
+        """Nothing was started."""

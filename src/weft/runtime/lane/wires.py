@@ -1,0 +1,142 @@
+"""Wires: the ends of messages, as the program lists its sends and receives.
+
+What an action hands to another device goes to the step of its send; what it gets from one is taken
+from the transport. What stays on the device, also from one segment of a stage to the next, is a
+place in a table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TypeAlias
+
+from weft.ir.actions import Action
+from weft.ir.kinds import Direction, Kind
+from weft.ir.program import Program
+from weft.runtime.lane import steps
+from weft.runtime.stage.shapes import StageShapes
+from weft.runtime.transport import Transport
+from weft.runtime.transport.loopback import Loopback
+from weft.runtime.transport.message import Message, Receive, Route, Send, Shapes, Values
+
+Segments: TypeAlias = Mapping[tuple[int, int], int]  # how many, by (pipe, stage)
+
+DIRECTIONS = {
+    Kind.SEND_ACTIVATION: Direction.ACTIVATION,
+    Kind.RECV_ACTIVATION: Direction.ACTIVATION,
+    Kind.SEND_GRADIENT: Direction.GRADIENT,
+    Kind.RECV_GRADIENT: Direction.GRADIENT,
+}
+
+
+class Wires:
+    """The messages of the devices of a process, with what sends and receives them."""
+
+    def __init__(
+        self, program: Program, segments: Segments, transport: Transport, shapes: StageShapes
+    ) -> None:
+        self._program, self._segments = program, segments
+        self._transport, self._shapes, self._local = transport, shapes, Loopback()
+        self.sends: dict[int, list[Route]] = {}  # by row
+        self.receives: dict[int, list[Route]] = {}  # by row
+        self._sending: dict[Message, Send] = {}
+        self._receiving: dict[Message, Receive] = {}
+
+    def send(self, row: int, action: Action) -> steps.Step:
+        """A send, to be wired to whatever computes its value."""
+        routes = self.sends[row] = self._routes(row, action)
+        sending = steps.Sending(
+            [self._transport.sender(route, self._shapes.of(route.message)) for route in routes]
+        )
+        for route in routes:
+            self._sending[route.message] = sending.put
+        return sending
+
+    def receive(self, row: int, action: Action) -> steps.Step:
+        """Whoever reads it takes it: nothing is waited for before."""
+        routes = self.receives[row] = self._routes(row, action)
+        for route in routes:
+            call = self._transport.receiver(route, self._shapes.of(route.message))
+            self._receiving[route.message] = call
+        return steps.Plain((), 0)
+
+    def takes(self, direction: Direction, action: Action, number: int) -> list[Receive]:
+        """Calls that get what an action reads, edge by edge."""
+        return [
+            self._receiving.get(message) or self._local.receiver(*self._at_home(message))
+            for message in self._edges(direction, action, number, is_read=True)
+        ]
+
+    def puts(self, direction: Direction, action: Action, number: int) -> list[Send]:
+        """Calls that hand on what an action writes, edge by edge."""
+        return [
+            self._put(message) for message in self._edges(direction, action, number, is_read=False)
+        ]
+
+    def forget(self) -> None:
+        """Drop what a run that failed has left."""
+        self._local.begin((), ())
+
+    def _put(self, message: Message) -> Send:
+        if not self._is_wanted(message):
+            return _drop
+        return self._sending.get(message) or self._local.sender(*self._at_home(message))
+
+    def _routes(self, row: int, action: Action) -> list[Route]:
+        """The message of each microbatch that a send or receive covers."""
+        channel = self._program.lanes[self._program.lane_of[row]].channel
+        assert channel is not None
+        assert action.edge is not None
+        actions, origin = self._program.actions, int(self._program.origin[row])
+        source = f"{actions.stage[origin]}{Kind(int(actions.kind[origin])).name}"
+        direction = DIRECTIONS[action.kind]
+        return [
+            Route(
+                Message(action.edge, direction, number),
+                channel.source,
+                channel.destination,
+                f"{source}{number}",
+                row,
+            )
+            for number in numbers_of(action)
+        ]
+
+    def _edges(
+        self, direction: Direction, action: Action, number: int, *, is_read: bool
+    ) -> Iterator[Message]:
+        """What an action reads or writes; between the segments of a stage that is an edge, too."""
+        edges, segment = self._program.graph.edges, action.segment or 0
+        is_into = is_read == (direction is Direction.ACTIVATION)  # the edges into the stage
+        if segment != (0 if is_into else self._segments[action.pipe, action.stage] - 1):
+            border = segment - 1 if is_into else segment
+            yield Message(self._first_border(action) + border, direction, number)
+            return
+        for edge, ends in sorted(enumerate(edges), key=lambda one: one[1]):
+            if ends[1 if is_into else 0] == action.stage:
+                yield Message(edge, direction, number)
+
+    def _first_border(self, action: Action) -> int:
+        """The number of the first border within a stage, after those of all edges."""
+        before = range(action.stage)
+        counts = (self._segments.get((action.pipe, stage), 0) for stage in before)
+        return len(self._program.graph.edges) + sum(counts)
+
+    def _is_wanted(self, message: Message) -> bool:
+        """Whether anybody reads it: nobody does the gradient of what does not learn."""
+        graph = self._program.graph
+        if message.direction is Direction.ACTIVATION or message.edge >= len(graph.edges):
+            return True
+        return graph.stages[graph.edges[message.edge][0]].is_learning
+
+    def _at_home(self, message: Message) -> tuple[Route, Shapes]:
+        return Route(message, 0, 0, "what a stage returned", 0), self._shapes.of(message)
+
+
+def numbers_of(action: Action) -> range:
+    """The microbatches that an action covers."""
+    assert action.microbatch is not None
+    return range(action.microbatch, action.microbatch + action.span)
+
+
+def _drop(values: Values) -> None:
+    """The gradient of what does not learn, which nobody reads."""

@@ -1,0 +1,65 @@
+"""Reading: forwards alone, of a batch that teaches nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from weft.ir.program import Program
+from weft.runtime.criterion import Criterion, Reports, losses_due
+from weft.runtime.lane.lanes import Lanes
+from weft.runtime.lane.steps import Loss
+from weft.runtime.ranks.clock import Recording
+from weft.runtime.ranks.losses import RunLosses
+from weft.runtime.ranks.world import World
+from weft.runtime.stage.randomness import Draw
+from weft.runtime.stage.shapes import StageShapes
+from weft.runtime.stage.trained import Trained
+from weft.runtime.stage.values import Value
+
+
+class Reading:
+    """The stages of a process, evaluated."""
+
+    def __init__(
+        self,
+        lanes: Lanes,
+        world: World,
+        stages: Sequence[Trained],
+        shapes: StageShapes,
+        criterion: Criterion,
+        draw: Draw,
+        device: torch.device,
+    ) -> None:
+        self._lanes, self._world, self._stages, self._shapes = lanes, world, stages, shapes
+        self._criterion, self._draw, self._device = criterion, draw, device
+        self.program: Program = lanes.binder.program
+        self._reports = Reports(world.losses, losses_due(self.program, world.devices))
+        lanes.binder.batch.on_loss = self._on_loss
+        self.steps = 0
+
+    def step(
+        self, inputs: Sequence[Value], targets: Sequence[Value], weights: Sequence[float], run: int
+    ) -> tuple[RunLosses, Recording]:
+        """The losses of a batch; nothing that is in flight may have its numbers."""
+        self._shapes.begin(inputs, targets)
+        for stage in self._stages:
+            stage.begin_reading()
+        for number, (one, target, weight) in enumerate(zip(inputs, targets, weights, strict=True)):
+            self._draw.places[number] = (self._draw.step, number)
+            self._lanes.binder.batch.inputs[number] = one
+            self._criterion.begin(number, target, weight)
+        known = self._world.losses.open(run, len(inputs))
+        self._reports.begin(self.steps, run)
+        recording = Recording(self._device)
+        self._lanes.run((self.steps + 1) * len(inputs), recording)
+        self._reports.send_complete()
+        self.steps += 1
+        return known, recording
+
+    def close(self) -> None:
+        self._lanes.close()
+
+    def _on_loss(self, lap: int, number: int, loss: Loss) -> None:
+        self._reports.add(lap, number, loss)

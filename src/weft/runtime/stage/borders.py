@@ -1,0 +1,109 @@
+"""Borders: values as they enter a stage and leave it, and gradients as they go back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TypeAlias
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.graph import GradientEdge, get_gradient_edge
+
+from weft.errors import InputError
+from weft.runtime.stage.graphs import Root
+from weft.runtime.stage.role import Role
+from weft.runtime.stage.saved import Saved
+from weft.runtime.stage.values import TENSOR, Value, contiguous, learns
+
+Gradients: TypeAlias = Sequence[Tensor | None]
+Passed: TypeAlias = tuple[Tensor | None, ...]
+
+
+class Borders:
+    """Where values enter one copy of a stage and leave it."""
+
+    def __init__(self, module: nn.Module, role: Role, device: torch.device) -> None:
+        self._module, self._weights, self._device = module, [*module.parameters()], device
+        self._role, self._dtype, self._is_learning = role, role.dtype, not role.is_first
+
+    # in
+
+    def taken(self, value: Value) -> Value:
+        """A value without history that collects the gradients that somebody wants."""
+        leaves, structure = value
+        if structure is TENSOR:
+            return Value((self._leaf(leaves[0], False),), structure)
+        return value.with_leaves(map(self._leaf, leaves, structure.fixed))
+
+    def _leaf(self, value: Tensor, is_fixed: bool) -> Tensor:
+        leaf = self.here(value).detach()
+        if self._is_learning and not is_fixed and learns(leaf):
+            leaf.requires_grad_()
+        return leaf
+
+    def here(self, value: Tensor) -> Tensor:
+        """A tensor on the device of this stage's weights, of the type that it computes with."""
+        if self._dtype is not None and value.is_floating_point():
+            return value.to(self._device, self._dtype)
+        return value if value.device == self._device else value.to(self._device)
+
+    # out
+
+    def handed(self, value: Value, disturbed_by: int | None) -> Value:
+        """A value as others get it; some reader may disturb hooks of it."""
+        leaves = tuple([self._handed(leaf, disturbed_by) for leaf in value.leaves])
+        return Value(leaves, value.structure)
+
+    def _handed(self, value: Tensor, disturbed_by: int | None) -> Tensor:
+        """What changes later, such as a buffer, is copied."""
+        if value._backward_hooks and disturbed_by is not None:
+            raise InputError(
+                f"stage {self._role.index} returns a value that it has hooked, and stage"
+                f" {disturbed_by} changes it in place or differentiates by it, or may do so,"
+                f" where torch calls hooks in another way; return a copy of it (.clone())"
+            )
+        found = contiguous(value)
+        is_new = value.grad_fn is not None and value._base is None
+        return found if is_new or not self._is_own(found) else found.clone()
+
+    def _is_own(self, value: Tensor) -> bool:
+        place = value.untyped_storage().data_ptr()
+        own: Iterable[Tensor] = (*self._weights, *self._module.buffers())
+        return any(tensor.untyped_storage().data_ptr() == place for tensor in own)
+
+    # back
+
+    def roots(
+        self, outputs: Sequence[Root], gradients: Gradients
+    ) -> tuple[list[Root], list[Tensor]]:
+        """Outputs that have a gradient to pass on, and those gradients."""
+        if self._role.loss is not None:
+            (loss,) = outputs
+            assert isinstance(loss, Tensor)
+            return ([loss], [torch.ones_like(loss)]) if loss.requires_grad else ([], [])
+        roots: list[Root] = []
+        grads: list[Tensor] = []
+        for value, grad in zip(outputs, gradients, strict=True):
+            if grad is not None and (type(value) is GradientEdge or value.requires_grad):  # type: ignore[union-attr]
+                roots.append(value)
+                grads.append(self.here(grad))
+        return roots, grads
+
+
+def edge_of(output: Tensor) -> Root:
+    """Where a backward begins, without the memory of the output."""
+    return get_gradient_edge(output) if output.requires_grad else output.new_empty(0)
+
+
+def passed(saved: Saved) -> Passed:
+    """The gradients of the inputs, as they travel."""
+    return tuple([None if leaf.grad is None else contiguous(leaf.grad) for leaf in saved.inputs])
+
+
+def refuse_changed(given: Sequence[Value], stage: int) -> None:
+    """Refuse a change of inputs in place that their other readers might see, or not."""
+    if any(leaf._version for value in given for leaf in value.leaves):
+        raise InputError(
+            f"stage {stage} changes its input in place, which another stage reads too;"
+            f" let it change a copy (.clone())"
+        )

@@ -1,0 +1,73 @@
+"""What is known of a stage in the step at hand, before it computes anything."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from functools import partial
+from typing import NamedTuple, TypeAlias
+
+import torch
+from torch import Tensor, nn
+
+from weft.runtime.stage.role import Role
+from weft.runtime.stage.shapes import StageShapes
+from weft.runtime.stage.values import Structure, Value
+
+Own: TypeAlias = Callable[[Tensor], Tensor]
+
+
+def computed(leaf: Tensor) -> Tensor:
+    """A leaf as a module sees what another has computed; autocast keeps casts of leaves."""
+    return leaf.view_as(leaf) if leaf.requires_grad else leaf
+
+
+def _unknown(_: int) -> None:
+    """The structure of a value that only the stage itself knows."""
+
+
+class Known(NamedTuple):
+    """What is known of a stage; at first, that it changes nothing.
+
+    own           how the module gets its inputs, where not as they are
+    disturbed_by  the reader, if there is one, that may disturb hooks of its outputs
+    repeated      the weights that it uses more than once; None where that is not known
+    structure     of what it returns for a microbatch
+    """
+
+    own: Own | None = computed
+    disturbed_by: int | None = None
+    repeated: Collection[str] | None = ()
+    structure: Callable[[int], Structure | None] = _unknown
+
+    @classmethod
+    def of(cls, role: Role, shapes: StageShapes | None) -> Known:
+        """What shapes say of a stage; without them, it may change its inputs, as may its readers.
+
+        Readers of a segment are others of its own stage.
+        """
+        index = role.index
+        if shapes is None:
+            return cls(torch.clone, index if role.loss is None else None, None)
+        own = computed if shapes.casts(index) else None
+        return cls(
+            torch.clone if shapes.changes_inputs(index) else own,
+            shapes.disturbed_by(index),
+            shapes.repeated(index),
+            partial(shapes.structure, index),
+        )
+
+    @property
+    def changes_inputs(self) -> bool:
+        return self.own is torch.clone
+
+    def undeferred(self, module: nn.Module, device: torch.device) -> set[int]:
+        """Weights of which it is known, or under autocast may be, that they have several uses."""
+        repeated, is_cast = self.repeated, torch.is_autocast_enabled(device.type)
+        named = module.named_parameters()
+        return {id(w) for n, w in named if (is_cast if repeated is None else n in repeated)}
+
+    def marked(self, microbatch: int, value: Value) -> Value:
+        """A value made without a graph, marked by what is known of gradients."""
+        known = self.structure(microbatch)
+        is_known = known is not None and known.unmarked == value.structure.unmarked
+        return Value(value.leaves, known) if known is not None and is_known else value

@@ -1,0 +1,44 @@
+"""Roles: what a stage is in its program, known when it is built and the same ever after."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor
+
+from weft.runtime.weights.versions import Stash
+
+WeightedLoss: TypeAlias = Callable[
+    [Any, int], Tensor
+]  # of an output and the number of its microbatch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Role:
+    """What a stage is in its program.
+
+    index             of the stage
+    is_first          whether it reads data, which want no gradient
+    is_split          whether some of its backwards come in two halves
+    has_inputs_alone  whether no other stage reads what it reads
+    loss              on the last stage: a forward ends with the microbatch's weighted loss
+    is_loss_drawing   whether the loss may draw random numbers
+    stashes           of versions of its weights, one for each group of them
+    is_stashing       whether a backward computes with the versions of its forward
+    is_beside         whether it runs beside the computation, on a stream where nothing may draw
+    dtype             of the values that it computes with, where that is not the data's
+    """
+
+    index: int
+    is_first: bool = False
+    is_split: bool = False
+    has_inputs_alone: bool = True
+    loss: WeightedLoss | None = None
+    is_loss_drawing: bool = True
+    stashes: Sequence[Stash] = ()
+    is_stashing: bool = True
+    is_beside: bool = False
+    dtype: torch.dtype | None = None

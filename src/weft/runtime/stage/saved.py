@@ -1,0 +1,37 @@
+"""What a forward keeps until its backward."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from torch import Tensor, nn
+
+from weft.runtime.stage.buffers import Snapshot
+from weft.runtime.stage.cast import Cast
+from weft.runtime.stage.deferred import Tape
+from weft.runtime.stage.graphs import Root
+from weft.runtime.stage.offload import HeldTensors
+from weft.runtime.stage.seeds import Drawn
+from weft.runtime.stage.values import Value
+from weft.runtime.stage.versioned import StashVersions
+
+
+@dataclass(slots=True)
+class Saved:
+    """What a forward keeps: its inputs, and its outputs with their graph unless recomputed."""
+
+    values: Sequence[Value]
+    outputs: Sequence[Root] = ()
+    tape: Tape | None = None  # of layers that defer their weight gradients
+    versions: StashVersions = ()  # of the weights
+    drawn: Drawn | None = None
+    buffers: Snapshot | None = None  # as they were, where the forward runs again
+    cast: Cast | None = None
+    prints: Sequence[float] = ()  # of the outputs, for as long as forwards are watched
+    gradients: Sequence[tuple[nn.Parameter, Tensor]] = ()  # of weights, between the halves
+    held: HeldTensors | None = None  # what can be moved to the host
+
+    @property
+    def inputs(self) -> list[Tensor]:
+        return [leaf for value in self.values for leaf in value.leaves]

@@ -1,0 +1,24 @@
+"""A stage of a pipeline, or a segment of one, with what is known of it before every step."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from weft.runtime.stage.locks import Locks
+from weft.runtime.stage.shapes import StageShapes
+from weft.runtime.stage.stage import Stage
+
+
+class Trained(NamedTuple):
+    """What trains: `locks` is what no forward may change; of a segment no shapes are known."""
+
+    stage: Stage
+    locks: Locks
+    shapes: StageShapes | None
+
+    def begin_training(self) -> None:
+        self.stage.begin(self.locks, self.shapes)
+
+    def begin_reading(self) -> None:
+        """Nothing but its weights has to stay as it is."""
+        self.stage.begin(Locks(weights=self.locks.weights), self.shapes)

@@ -1,0 +1,189 @@
+"""Training: batches come, microbatches run as far as they reach, weights are updated.
+
+    synchronous    a step runs its whole program, and ends with its update
+    asynchronous   a step takes the microbatches of one update; what they cannot finish yet stays in
+                   flight, and `drain` finishes it
+
+Weights of each microbatch are of the versions that the program says, drained or not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from weft.errors import NonfiniteError, WeftError
+from weft.runtime.criterion import Criterion, Reports, losses_due
+from weft.runtime.lane.lanes import Lanes
+from weft.runtime.lane.ring import Ring
+from weft.runtime.lane.steps import Loss
+from weft.runtime.ranks.clock import Recording
+from weft.runtime.ranks.losses import RunLosses
+from weft.runtime.ranks.world import World
+from weft.runtime.result import Flight
+from weft.runtime.stage.randomness import Draw
+from weft.runtime.stage.shapes import StageShapes
+from weft.runtime.stage.trained import Trained
+from weft.runtime.stage.values import Value
+from weft.runtime.weights.weights import Weights
+
+RECORDED = 64  # updates after each drain whose actions are recorded
+
+
+class Training:
+    """The stages of a process, trained by a program."""
+
+    def __init__(
+        self,
+        ring: Ring,
+        lanes: Lanes,
+        weights: Weights,
+        world: World,
+        stages: Sequence[Trained],
+        shapes: StageShapes,
+        criterion: Criterion,
+        draw: Draw,
+        device: torch.device,
+    ) -> None:
+        self._ring, self._lanes, self._weights, self._world = ring, lanes, weights, world
+        self._stages, self._shapes, self._criterion = stages, shapes, criterion
+        self._draw, self._device, self._policy = draw, device, weights.policy
+        self._count = ring.source.microbatches
+        self._reports = Reports(world.losses, losses_due(ring.source, world.devices))
+        lanes.binder.batch.on_loss = self._on_loss
+        weights.policy.report = self._reports.send_complete
+        stale = weights.policy.updating.staleness
+        self._warmup = stale.warmup if stale else 0
+        self.steps = 0  # that batches were given for
+        self._is_broken = False
+        self._begin_flight()
+
+    def step(
+        self,
+        inputs: Sequence[Value],
+        targets: Sequence[Value],
+        shares: Sequence[float],
+        run: int,
+        *,
+        is_carried: bool,
+    ) -> tuple[RunLosses, Recording | None]:
+        """Take the microbatches of one update, and run as far as they reach."""
+        if self._is_broken:
+            raise WeftError("an earlier step failed with microbatches in flight; begin anew")
+        step, origin = self.steps, self._policy.origin
+        self._weights.begin()
+        first = (step - origin) * self._count
+        numbers = [(first + index) % self._ring.numbers for index in range(self._count)]
+        self._take(numbers, inputs, targets)
+        for index, number in enumerate(numbers):
+            self._draw.places[number] = (step, index)
+            self._lanes.binder.batch.inputs[number] = inputs[index]
+            scale = partial(self._policy.scale, step) if self._policy.scaling else None
+            self._criterion.begin(number, targets[index], shares[index], scale)
+        known = self._world.losses.open(run, self._count)
+        self._policy.begin(step, known, is_carried=is_carried)
+        self._reports.begin(step, run)
+        recording = self._run(first)
+        self.steps = step + 1
+        self._draw.step = self.steps
+        return known, recording
+
+    def _take(
+        self, numbers: Sequence[int], inputs: Sequence[Value], targets: Sequence[Value]
+    ) -> None:
+        """Look at the shapes of a batch, and at what may have changed in the stages."""
+        if self._ring.is_periodic:
+            self._shapes.go_on(numbers, inputs, targets)
+        else:
+            self._shapes.begin(inputs, targets)
+        for stage in self._stages:
+            stage.begin_training()
+
+    def _run(self, first: int) -> Recording | None:
+        if not self._ring.is_periodic:
+            recording = Recording(self._device)
+            try:
+                self._lanes.run(first + self._count, recording)
+                self._reports.send_complete()
+            except BaseException:
+                self._weights.give_up()
+                self._reports.forget()
+                raise
+            return recording
+        self._is_broken = True
+        is_recorded = first < self._recorded_until + self._ring.numbers  # what is in flight, too
+        self._lanes.run(
+            first + self._count, self._recording if is_recorded else Recording(self._device)
+        )
+        self._reports.send_complete()
+        self._is_broken = False
+        self._forget()
+        return None
+
+    def settle(self) -> tuple[Tensor | None, bool]:
+        """End a synchronous step: the norm of its gradients, and whether its update was skipped."""
+        step, policy = self.steps - 1, self._policy
+        if policy.keeps_gradients:
+            for group in self._weights.all_groups:
+                group.apply(step)
+        verdict = policy.verdict(step, next(iter(policy.senders), -1))
+        policy.forget(self.steps)
+        if policy.refusal is not None:
+            self._weights.give_up()
+            raise NonfiniteError(policy.refusal)
+        return verdict.norm, not verdict.is_good
+
+    # asynchronous programs
+
+    @property
+    def is_warming_up(self) -> bool:
+        """Whether the step that was taken last is synchronous."""
+        return self.steps <= self._warmup
+
+    def drain(self) -> Flight:
+        """Finish what is in flight, with its updates."""
+        if self._is_broken:
+            raise WeftError("an earlier step failed with microbatches in flight; begin anew")
+        self._is_broken = True
+        given = (self.steps - self._policy.origin) * self._count
+        self._lanes.drain(given, self._recording)
+        self._reports.send_complete()
+        self._world.transport.end()
+        self._is_broken = False
+        landed = self._landed()
+        if not self._ring.source.is_stashing:
+            self.restart()  # older versions, which the next forwards would use, are not kept
+        return landed
+
+    def restart(self) -> None:
+        """Let the next step be the first of the program."""
+        self._weights.restart(self.steps)
+        self._lanes.restart()
+        self._begin_flight()
+
+    def _begin_flight(self) -> None:
+        self._since = self.steps - self._policy.origin
+        self._recorded_until = (self._since + RECORDED) * self._count
+        self._recording = Recording(self._device)
+
+    def _landed(self) -> Flight:
+        """What has run since the last drain."""
+        updates = self.steps - self._policy.origin - self._since
+        landed = Flight(updates, self._ring, self._recording, self._since, RECORDED)
+        self._begin_flight()
+        return landed
+
+    def _forget(self) -> None:
+        """Drop what is known of updates that are over in all groups of this process."""
+        newest = [group.store.newest for group in self._weights.all_groups]
+        self._policy.forget(min(newest, default=self.steps))
+
+    def close(self) -> None:
+        self._lanes.close()
+
+    def _on_loss(self, lap: int, number: int, loss: Loss) -> None:
+        step, index = self._draw.places[number]
+        self._reports.add(step, index, self._criterion.unscaled(number, loss))

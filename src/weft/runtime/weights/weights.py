@@ -1,0 +1,275 @@
+"""The weights of a process: parameter groups of its stages, and the exchanges between copies."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import reduce
+from typing import NamedTuple, TypeAlias
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from weft.errors import InputError
+from weft.ir.graph import Backward
+from weft.ir.program import Program
+from weft.ir.weights import StageGroups
+from weft.runtime.ranks.agreement import Modules
+from weft.runtime.ranks.world import World
+from weft.runtime.stage.modules import refuse_unfrozen
+from weft.runtime.weights.exchange import Exchange, Member
+from weft.runtime.weights.groups import ParameterGroup
+from weft.runtime.weights.method import check_method
+from weft.runtime.weights.options import Updating
+from weft.runtime.weights.policy import Policy, Sender
+from weft.runtime.weights.staleness import Versions, under_way
+from weft.runtime.weights.ties import End
+from weft.runtime.weights.versions import Newest, Stash
+
+EVERY_PIPE = -1
+
+VersionsOf: TypeAlias = Callable[[int], tuple[int, ...]]  # of a lap
+
+
+class Model(NamedTuple):
+    """The stages of a model, and what of them is kept.
+
+    ties      weights that several stages share
+    resident  how many versions of its weights each stage keeps
+    modules   the copies that are in this process
+    """
+
+    stages: Sequence[nn.Module]
+    ties: Sequence[Sequence[End]]
+    resident: Sequence[int]
+    modules: Modules
+
+
+class Weights:
+    """All weights of a process, and what changes them.
+
+    program  as it is walked
+    numbers  of microbatches in a lap
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        numbers: int,
+        model: Model,
+        updating: Updating,
+        norms: StageGroups,
+        world: World,
+    ) -> None:
+        self._program, self._numbers, self._model, self._updating = (
+            program,
+            numbers,
+            model,
+            updating,
+        )
+        check_method(program, model.stages, updating)
+        senders = [self._senders(stages) for stages in norms]
+        by_group = {sender.group: found for found in senders for sender in found}
+        self.policy = Policy(updating, Versions(program), by_group, world.norms, world.losses)
+        self._check_scale()
+        self._resident = model.resident
+        self._pipes = range(len(program.placement.pipes))
+        self._places = _places(model.stages)
+        self._without_optimizer: list[tuple[int, Sequence[tuple[str, nn.Parameter]]]] = []
+        self.groups: dict[tuple[int, int], list[ParameterGroup]] = {}
+        self._tied: dict[tuple[int, int, int], ParameterGroup] = {}  # by pipe, stage and tie
+        self._own: dict[tuple[int, int], ParameterGroup] = {}
+        for holder in model.modules:
+            self.groups[holder] = [*self._grouped(*holder)]
+        self._exchanges = dict(self._between_copies(world))
+
+    # what actions ask for
+
+    def group(self, pipe: int, stage: int, tie: int | None) -> ParameterGroup | None:
+        """What an update changes: a stage's own weights, or its end of a tied one."""
+        return self._own.get((pipe, stage)) if tie is None else self._tied.get((pipe, stage, tie))
+
+    def exchange(self, pipe: int, stage: int, tie: int | None) -> Exchange | None:
+        """What sums gradients over pipes, or over the ends of a tied weight, if any."""
+        return self._exchanges.get((EVERY_PIPE, stage) if tie is None else (pipe, _key(tie)))
+
+    def stashes(self, pipe: int, stage: int) -> list[Stash]:
+        """Of which a forward of the stage uses a version each."""
+        return [g.store for g in self.groups[pipe, stage] if isinstance(g.store, Stash)]
+
+    def versions_of(self, pipe: int, stage: int, number: int) -> VersionsOf | None:
+        """What the stashes of a stage use for a microbatch; a tied weight is as its home has it."""
+        homes = [g.stage for g in self.groups[pipe, stage] if isinstance(g.store, Stash)]
+        if not homes:
+            return None
+        policy, numbers = self.policy, self._numbers
+
+        def found(lap: int) -> tuple[int, ...]:
+            microbatch = lap * numbers + number
+            return tuple([policy.origin + policy.versions.of(home, microbatch) for home in homes])
+
+        return found
+
+    # what a pipeline asks for
+
+    @property
+    def all_groups(self) -> list[ParameterGroup]:
+        return [group for groups in self.groups.values() for group in groups]
+
+    @property
+    def optimizers(self) -> list[Optimizer]:
+        return [group.optimizer for group in self.all_groups if group.optimizer is not None]
+
+    @property
+    def copies(self) -> dict[int, int]:
+        """The most copies of any of its weights that each stage has here, on all of its pipes."""
+        found: dict[int, int] = {}
+        for (_, stage), groups in self.groups.items():
+            most = max((group.store.copies for group in groups), default=1)
+            found[stage] = found.get(stage, 0) + most
+        return found
+
+    def begin(self) -> None:
+        """Refuse what learns now and never could; set the user's gradients aside."""
+        for stage, named in self._without_optimizer:
+            refuse_unfrozen(stage, named)
+        for group in self.all_groups:
+            group.begin()
+
+    def give_up(self) -> None:
+        """A step has failed, and may be taken again: forget its gradients."""
+        for group in self.all_groups:
+            group.give_up()
+        for exchange in self._exchanges.values():
+            exchange.restart()
+
+    def restart(self, update: int) -> None:
+        """Let this update be the first of the program."""
+        self.policy.origin = update
+        for group in self.all_groups:
+            group.store.restart()
+
+    # building
+
+    def _check_scale(self) -> None:
+        scaling, senders = self.policy.scaling, self.policy.senders
+        is_alone = len(senders) > 1 and all(len(found) == 1 for found in senders.values())
+        if self.policy.versions.is_stale and scaling and scaling.is_changing and is_alone:
+            raise InputError(
+                f"the scale of {self._program.name} cannot change, as no norm is known in time;"
+                f" give a number"
+            )
+
+    def _senders(self, stages: Sequence[int]) -> list[Sender]:
+        """Who sends what a norm over these stages needs: each weight once, a tied one at home."""
+        devices, model = self._program.placement.pipes[0], self._model
+        tied = {end for ends in model.ties for end in ends}
+        found = []
+        for stage in stages:
+            if self._program.graph.stages[stage].backward is Backward.FULL:
+                named = model.stages[stage].named_parameters()
+                own = [w for name, w in named if End(stage, name) not in tied]
+                found += self._sender(stage, devices[stage], own)
+        for number, (home, *_) in enumerate(model.ties):
+            if home.stage in stages:
+                weight = model.stages[home.stage].get_parameter(home.name)
+                found += self._sender(self._program.stages + number, devices[home.stage], [weight])
+        return found
+
+    def _sender(self, group: int, device: int, weights: Sequence[nn.Parameter]) -> list[Sender]:
+        known = weights if self._program.period is None else [w for w in weights if w.requires_grad]
+        if not known:
+            return []
+        return [Sender(group, device, reduce(torch.promote_types, (w.dtype for w in known)))]
+
+    def _grouped(self, pipe: int, stage: int) -> Iterator[ParameterGroup]:
+        """A stage's own weights, then its ends of tied ones."""
+        tied = {end: number for number, ends in enumerate(self._model.ties) for end in ends}
+        named = [*self._model.modules[pipe, stage].named_parameters()]
+        own = [(name, weight) for name, weight in named if End(stage, name) not in tied]
+        found = self._made(pipe, stage, own)
+        if found is not None:
+            self._own[pipe, stage] = found
+            yield found
+        for name, weight in named:
+            tie = tied.get(End(stage, name))
+            end = None if tie is None else self._made(pipe, stage, [(name, weight)], tie)
+            if tie is not None and end is not None:
+                self._tied[pipe, stage, tie] = end
+                yield end
+
+    def _made(
+        self,
+        pipe: int,
+        stage: int,
+        named: Sequence[tuple[str, nn.Parameter]],
+        tie: int | None = None,
+    ) -> ParameterGroup | None:
+        home = stage if tie is None else self._model.ties[tie][0].stage
+        made, store = self._updating.factories.both(named), self._store(home, named)
+        if made[0] is None and self._updating.factories.optimizer is not None:
+            self._without_optimizer.append((stage, named))
+        if store is None:
+            return None
+        known = {id(weight) for weight in store.parameters}
+        places = [self._places[End(stage, name)] for name, w in named if id(w) in known]
+        return ParameterGroup(
+            stage if tie is None else self._program.stages + tie,
+            home,
+            store,
+            self.policy,
+            places=places if pipe == 0 and stage == home else None,
+            made=made,
+            exchanges=(len(self._pipes) > 1) + (tie is not None),
+        )
+
+    def _store(self, home: int, named: Sequence[tuple[str, nn.Parameter]]) -> Newest | Stash | None:
+        """Where versions of weights are kept; nothing where none is ever trained."""
+        is_synchronous = self._program.period is None
+        if not named or not (is_synchronous or any(weight.requires_grad for _, weight in named)):
+            return None
+        if is_synchronous and self._updating.precision is None:
+            return Newest(named)
+        stale = self._updating.staleness
+        return Stash(
+            named,
+            self._resident[home],
+            dtype=self._updating.precision,
+            ahead=self.policy.versions.predicted(home) if stale and stale.predict else 0,
+            since=stale.warmup if stale else 0,
+        )
+
+    def _between_copies(self, world: World) -> Iterator[tuple[tuple[int, int], Exchange]]:
+        """Of each stage over its pipes, and of each tied weight over its stages."""
+        ahead, number = under_way(self._program), 0
+        if len(self._pipes) > 1:
+            for stage in range(self._program.stages):
+                members = [self._member(pipe, stage) for pipe in self._pipes]
+                if any(member.holders for member in members):
+                    yield (EVERY_PIPE, stage), Exchange(number, members, world.transport, ahead)
+                number += 1
+        for tie, ends in enumerate(self._model.ties):
+            for pipe in self._pipes:
+                members = [self._member(pipe, end.stage, tie) for end in ends]
+                if any(member.holders for member in members):
+                    yield (pipe, _key(tie)), Exchange(number, members, world.transport, ahead)
+                number += 1
+
+    def _member(self, pipe: int, stage: int, tie: int | None = None) -> Member:
+        device = self._program.placement.pipes[pipe][stage]
+        if (pipe, stage) not in self.groups:
+            return Member(device, None)
+        if tie is None:
+            return Member(device, self.groups[pipe, stage])
+        return Member(device, [self._tied[pipe, stage, tie]])
+
+
+def _places(stages: Sequence[nn.Module]) -> dict[End, int]:
+    """Where each weight stands in the model."""
+    ends = [End(index, name) for index, s in enumerate(stages) for name, _ in s.named_parameters()]
+    return {end: place for place, end in enumerate(ends)}
+
+
+def _key(tie: int) -> int:
+    """A tie beside stages."""
+    return -1 - tie

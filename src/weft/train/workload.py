@@ -1,0 +1,164 @@
+"""The workload of a training run: stages of a small GPT, batches of its data, their optimizers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import TypeAlias, TypedDict
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.optim import AdamW, Optimizer
+from torch.optim.lr_scheduler import LambdaLR
+
+from weft.cost import Cost
+from weft.errors import InputError
+from weft.models import gpt
+from weft.runtime import Staleness, split
+from weft.runtime.profile import Effort, Sample, profiled
+from weft.runtime.reference import versions_of
+from weft.train.data import Batches
+from weft.train.settings import Settings
+
+CLIP = 1.0
+WARM_UP, LEAST = 0.1, 0.1  # share of the steps; share of the learning rate at the end
+
+Measuring: TypeAlias = Callable[[str, float], None]  # what is measured, and which share
+
+
+class Arguments(TypedDict):
+    """What a pipeline and its reference are made with."""
+
+    loss: Callable[..., Tensor]
+    optimizer: Callable[[Iterable[tuple[str, nn.Parameter]]], Optimizer]
+    clip: float
+    seed: int
+
+
+class Workload:
+    """Stages, batches and optimizers of a run."""
+
+    def __init__(self, settings: Settings) -> None:
+        torch.set_num_threads(1)  # a device has one, and more would add up in another order
+        self._settings = settings
+        self._batches = Batches(settings.data, context=settings.context)
+        self._optimizers: list[Optimizer] = []
+        self.stages = self._cut()
+
+    def _cut(self) -> list[nn.Module]:
+        stages, most = self._settings.program.stages, self._settings.layers + 2
+        if stages > most:
+            raise InputError(
+                f"{self._settings.layers} layers, embedding and head make {most} stages at most,"
+                f" {self._settings.program.name} has {stages}; use --layers {stages - 2}"
+            )
+        return split(self._model(), stages=stages, layers=layers_of(self._settings.layers, stages))
+
+    def _model(self) -> nn.Sequential:
+        settings = self._settings
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(settings.seed)
+            return gpt(
+                settings.data.vocabulary,
+                layers=settings.layers,
+                hidden=settings.hidden,
+                heads=settings.heads,
+                context=settings.context,
+                dropout=settings.dropout,
+            )
+
+    def arguments(self) -> Arguments:
+        return {
+            "loss": _loss,
+            "optimizer": self._optimizer,
+            "clip": CLIP,
+            "seed": self._settings.seed,
+        }
+
+    def _optimizer(self, named: Iterable[tuple[str, nn.Parameter]]) -> Optimizer:
+        made = AdamW([weight for _, weight in named], lr=self._settings.learning_rate)
+        self._optimizers.append(made)
+        return made
+
+    def rate(self, step: int) -> float:
+        """Up in a line, then down along a cosine."""
+        steps = self._settings.steps
+        warm = max(1, round(WARM_UP * steps))
+        if step < warm:
+            return self._settings.learning_rate * (step + 1) / warm
+        turn = (1 + math.cos(math.pi * (step - warm) / max(1, steps - warm))) / 2
+        return self._settings.learning_rate * (LEAST + (1 - LEAST) * turn)
+
+    def scheduler(self, optimizer: Optimizer) -> LambdaLR:
+        """The same rate, counted in the updates of one stage."""
+        return LambdaLR(optimizer, lambda step: self.rate(step) / self._settings.learning_rate)
+
+    @property
+    def stale(self) -> Staleness:
+        settings = self._settings
+        return Staleness(
+            warmup=settings.switch_after, predict=settings.predict, temper=settings.temper
+        )
+
+    @property
+    def staleness(self) -> Callable[[int], int]:
+        """The most updates that are missing in the weights of a step."""
+        program, start = self._settings.program, self._settings.switch_after
+        version, _ = versions_of(program)
+        stages, microbatches = range(program.stages), range(program.microbatches)
+
+        def stale(step: int) -> int:
+            t = step - start
+            if t < 0:
+                return 0
+            return max(t - version(t, i, s) for s in stages for i in microbatches)
+
+        return stale
+
+    @property
+    def steps(self) -> int:
+        return self._settings.steps
+
+    def set_rate(self, step: int) -> None:
+        for optimizer in self._optimizers:
+            for group in optimizer.param_groups:
+                group["lr"] = self.rate(step)
+
+    def batch(self, step: int) -> tuple[Tensor, Tensor]:
+        settings = self._settings
+        return self._batches.batch(settings.sequences, seed=settings.seed, step=step)
+
+    def profiled(self, effort: Effort, watch: Measuring = lambda what, share: None) -> Cost:
+        """What the program costs, by a microbatch of the first step."""
+        batch, targets = (part[: self._settings.microbatch_size] for part in self.batch(0))
+        sample = Sample(batch, targets, _loss, _adamw, CLIP)
+        cost = profiled(self._cut(), self._settings.program, sample, effort, watch)
+        assert cost.measurement is not None
+        model = replace(cost.measurement, model=self._settings.model)
+        return replace(cost, measurement=model)
+
+    @property
+    def tokens(self) -> int:
+        """Of a step."""
+        return self._settings.sequences * self._settings.context
+
+
+def layers_of(blocks: int, stages: int) -> list[int] | None:
+    """How many modules each stage gets: equal blocks, as embedding and head weigh little."""
+    if stages > blocks:
+        return None
+    size, larger = divmod(blocks, stages)
+    sizes = [size + (index < larger) for index in range(stages)]
+    sizes[0] += 1
+    sizes[-1] += 1
+    return sizes
+
+
+def _loss(output: Tensor, target: Tensor) -> Tensor:
+    return functional.cross_entropy(output.flatten(0, 1), target.flatten())
+
+
+def _adamw(named: Iterable[tuple[str, nn.Parameter]]) -> Optimizer:
+    return AdamW([weight for _, weight in named])

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 
-@pytest.mark.parametrize("module", ["weft.simulate", "weft.verify", "weft.lower"])
+@pytest.mark.parametrize("module", ["weft.simulate", "weft.verify", "weft.lower", "weft.runtime"])
 def test_programs_are_timed_and_proved_without_any_schedule(module: str) -> None:
     """The runtime imports these: a rank that walks a program needs no schedule."""
     statement = (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from threading import Event
 from typing import Any
@@ -297,6 +297,58 @@ def test_sums_overlap_the_last_backwards_where_the_program_says_so() -> None:
     predicted = simulate(executable(chimera(devices=2, microbatches=4)))
     assert overlapped(predicted) == {"1 on 0", "1 on 1"}
     assert over_transports(2, sum_while_computing) == [[["1 on 0", "1 on 1"]] * 2] * 2
+
+
+class Calls:
+    """Counts the calls of a segment; one of them happens, or waits, for those of another."""
+
+    def __init__(self) -> None:
+        self.attentions, self.combines, self.began = 0, 0, Event()
+
+    def attention(self) -> None:
+        self.attentions += 1
+        if self.attentions == 2:
+            self.began.set()
+
+    def combine(self) -> None:
+        self.combines += 1
+        if self.combines == 1 and not self.began.wait(60):
+            raise AssertionError("the next microbatch has not begun meanwhile")
+
+
+class Called(nn.Module):
+    """A segment that says when it runs, unless it is only outlined."""
+
+    def __init__(self, call: Callable[[], None]) -> None:
+        super().__init__()
+        self.line, self.call = nn.Linear(WIDTH, WIDTH), call
+
+    def forward(self, value: Tensor) -> Tensor:
+        if type(value) is Tensor and not value.is_meta:
+            self.call()
+        out: Tensor = self.line(value)
+        return out
+
+
+def combine_while_computing(transport: Any) -> str:
+    """In each rank: combine of microbatch 0 ends once attention of microbatch 1 has begun.
+
+    compute   A0    E0    A1 ...
+    experts      D0    C0 ......
+    """
+    calls = Calls()
+    others = [nn.Linear(WIDTH, WIDTH) for _ in range(2)]
+    parts = [Called(calls.attention), others[0], others[1], Called(calls.combine)]
+    program = experts(gpipe(devices=2, microbatches=2))
+    plain_stage = nn.Sequential(*(nn.Linear(WIDTH, WIDTH) for _ in range(4)))
+    stages = [nn.Sequential(*parts), plain_stage]
+    pipeline = Pipeline(stages, program, loss=squared, transport=transport, deadline=100)
+    pipeline.step(*batches(4, 1)[0])
+    return "done"
+
+
+def test_the_experts_stream_does_not_hold_up_the_computation() -> None:
+    assert over_transports(2, combine_while_computing) == [["done"] * 2] * 2
 
 
 # losses that a device still computes

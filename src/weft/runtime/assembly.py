@@ -30,6 +30,7 @@ from weft.runtime.ranks.agreement import (
 )
 from weft.runtime.ranks.world import World
 from weft.runtime.reading import Reading
+from weft.runtime.setting import Setting
 from weft.runtime.stage.locks import Locks, locks_of
 from weft.runtime.stage.modules import copied, refuse_unsuited, unshared
 from weft.runtime.stage.randomness import Draw
@@ -123,12 +124,12 @@ class Assembly:
             for stage in found
         ]
         cost = self._agreed(cost)
-        common = (world, stages, shapes, self.criterion, self._draw, task.device)
+        setting = Setting(world, stages, shapes, self.criterion, self._draw, task.device)
         forwards = Ring(forwards_of(ring.program))
         lanes = self._bound(ring, copies, shapes, self.weights, cost)
         self.compare(lanes.digest, "the orders in which actions are launched")
-        self.training = Training(ring, lanes, self.weights, *common)
-        self.reading = Reading(self._bound(forwards, copies, shapes, None, None), *common)
+        self.training = Training(lanes, self.weights, setting)
+        self.reading = Reading(self._bound(forwards, copies, shapes, None, None), setting)
 
     def close(self) -> None:
         self.training.close()

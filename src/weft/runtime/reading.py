@@ -4,36 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import torch
-
 from weft.ir.program import Program
-from weft.runtime.criterion import Criterion, Reports, losses_due
+from weft.runtime.criterion import Reports, losses_due
 from weft.runtime.lane.lanes import Lanes
 from weft.runtime.lane.steps import Loss
 from weft.runtime.ranks.clock import Recording
 from weft.runtime.ranks.losses import RunLosses
-from weft.runtime.ranks.world import World
-from weft.runtime.stage.randomness import Draw
-from weft.runtime.stage.shapes import StageShapes
-from weft.runtime.stage.trained import Trained
+from weft.runtime.setting import Setting
 from weft.runtime.stage.values import Value
 
 
 class Reading:
     """The stages of a process, evaluated."""
 
-    def __init__(
-        self,
-        lanes: Lanes,
-        world: World,
-        stages: Sequence[Trained],
-        shapes: StageShapes,
-        criterion: Criterion,
-        draw: Draw,
-        device: torch.device,
-    ) -> None:
-        self._lanes, self._world, self._stages, self._shapes = lanes, world, stages, shapes
-        self._criterion, self._draw, self._device = criterion, draw, device
+    def __init__(self, lanes: Lanes, setting: Setting) -> None:
+        self._lanes = lanes
+        self._world, self._stages, self._shapes, self._criterion, self._draw, self._device = setting
+        world = setting.world
         self.program: Program = lanes.binder.program
         self._reports = Reports(world.losses, losses_due(self.program, world.devices))
         lanes.binder.batch.on_loss = self._on_loss

@@ -14,7 +14,7 @@ from weft.cost import Share
 from weft.errors import InputError
 from weft.ir.kinds import Kind
 from weft.ir.program import Program
-from weft.runtime.lane.ring import PER_UPDATE, Ring, window
+from weft.runtime.lane.ring import PER_UPDATE, Ring, keys_of, window
 from weft.runtime.ranks.clock import Recording
 from weft.runtime.ranks.losses import LossReports, RunLosses
 from weft.timeline import Timeline
@@ -73,32 +73,18 @@ class Flight:
         """When this process did what; `Pipeline.gathered` has all ranks."""
         ring, updates = self._ring, min(self.updates, self._recorded)
         program = window(ring.source, self._since, updates)
-        rows = {key: row for row, key in enumerate(_keys(program))}
-        known, times = [*_keys(ring.program)], {}
+        rows = {key: row for row, key in enumerate(keys_of(program.actions))}
+        known, times = [*keys_of(ring.program.actions)], {}
         for row, lap, start, end in self._recording.seconds():
-            if row >= 0:
-                *rest, count = known[row]
-                is_update = rest[0] in PER_UPDATE
-                count += lap * ring.updates if is_update else lap * ring.numbers
-                count -= self._since * (1 if is_update else program.microbatches)
-                if (*rest, count) in rows:
-                    times[rows[*rest, count]] = (start, end)
+            *rest, version, microbatch = known[row]
+            if rest[0] in PER_UPDATE:
+                version += lap * ring.updates - self._since
+            else:
+                microbatch += lap * ring.numbers - self._since * program.microbatches
+            key = (*rest, version, microbatch)
+            if row >= 0 and key in rows:
+                times[rows[key]] = (start, end)
         return _timeline(program, times)
-
-
-def _keys(program: Program) -> list[tuple[int, ...]]:
-    """What an action is, and which microbatch or update it belongs to."""
-    actions = program.actions
-    is_update = np.isin(actions.kind, PER_UPDATE)
-    columns = (
-        actions.kind,
-        actions.stage,
-        actions.pipe,
-        actions.edge,
-        actions.segment,
-        np.where(is_update, actions.version, actions.microbatch),
-    )
-    return [*zip(*(column.tolist() for column in columns), strict=True)]
 
 
 def _timeline(program: Program, times: Mapping[int, tuple[float, float]]) -> Timeline:

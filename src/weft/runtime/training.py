@@ -12,21 +12,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-import torch
 from torch import Tensor
 
 from weft.errors import NonfiniteError, WeftError
-from weft.runtime.criterion import Criterion, Reports, losses_due
+from weft.runtime.criterion import Reports, losses_due
 from weft.runtime.lane.lanes import Lanes
-from weft.runtime.lane.ring import Ring
 from weft.runtime.lane.steps import Loss
 from weft.runtime.ranks.clock import Recording
 from weft.runtime.ranks.losses import RunLosses
-from weft.runtime.ranks.world import World
 from weft.runtime.result import Flight
-from weft.runtime.stage.randomness import Draw
-from weft.runtime.stage.shapes import StageShapes
-from weft.runtime.stage.trained import Trained
+from weft.runtime.setting import Setting
 from weft.runtime.stage.values import Value
 from weft.runtime.weights.weights import Weights
 
@@ -36,23 +31,12 @@ RECORDED = 64  # updates after each drain whose actions are recorded
 class Training:
     """The stages of a process, trained by a program."""
 
-    def __init__(
-        self,
-        ring: Ring,
-        lanes: Lanes,
-        weights: Weights,
-        world: World,
-        stages: Sequence[Trained],
-        shapes: StageShapes,
-        criterion: Criterion,
-        draw: Draw,
-        device: torch.device,
-    ) -> None:
-        self._ring, self._lanes, self._weights, self._world = ring, lanes, weights, world
-        self._stages, self._shapes, self._criterion = stages, shapes, criterion
-        self._draw, self._device, self._policy = draw, device, weights.policy
-        self._count = ring.source.microbatches
-        self._reports = Reports(world.losses, losses_due(ring.source, world.devices))
+    def __init__(self, lanes: Lanes, weights: Weights, setting: Setting) -> None:
+        self._lanes, self._weights, self._policy = lanes, weights, weights.policy
+        self._world, self._stages, self._shapes, self._criterion, self._draw, self._device = setting
+        self._ring, world = lanes.binder.ring, setting.world
+        self._count = self._ring.source.microbatches
+        self._reports = Reports(world.losses, losses_due(self._ring.source, world.devices))
         lanes.binder.batch.on_loss = self._on_loss
         weights.policy.report = self._reports.send_complete
         stale = weights.policy.updating.staleness

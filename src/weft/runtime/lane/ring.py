@@ -51,7 +51,7 @@ class Ring:
         self.program = source if source.period is None else _each_number_once(source)
         self.numbers = self.program.microbatches * self.program.steps
         self.updates = self.program.steps  # of a lap
-        self._rows = {key: row for row, key in enumerate(_keys(self.program.actions))}
+        self._rows = {key: row for row, key in enumerate(keys_of(self.program.actions))}
 
     @property
     def is_periodic(self) -> bool:
@@ -62,7 +62,7 @@ class Ring:
         index = self.source.lanes.index(lane)
         first, opening = int(self.source.bounds[index]), self._period.prologue[index]
         actions = self.source.actions.take(slice(first, first + opening + self._period.body[index]))
-        keys, needs = list(_keys(actions)), last_needed(self.source, actions).tolist()
+        keys, needs = list(keys_of(actions)), last_needed(self.source, actions).tolist()
         per_update = np.isin(actions.kind, PER_UPDATE).tolist()
         rows = list(zip(keys, needs, per_update, strict=True))
         for row in rows[:opening]:
@@ -203,7 +203,7 @@ def _each_number_once(program: Program) -> Program:
     return window(program, 0, numbers // program.microbatches)
 
 
-def _keys(actions: Actions) -> Iterator[ActionKey]:
+def keys_of(actions: Actions) -> Iterator[ActionKey]:
     """What makes an action the only one of a program; of updates, their version is part of it."""
     is_update = np.isin(actions.kind, PER_UPDATE)
     columns = (

@@ -108,7 +108,7 @@ def test_a_hostile_file_is_refused_with_its_line(
 def test_a_broken_table_is_reported_by_its_cell(tmp_path: Path) -> None:
     path = tmp_path / "table.csv"
     path.write_text("0F0,0B0\nq,1B0\n")
-    refused(weft("verify", str(path)), "table.csv, line 2: 'q' is no action of torch's")
+    refused(weft("verify", str(path)), "table.csv, line 2: 'q' is not an action of torch's")
     path.write_text("rank,action\n")
     refused(weft("verify", str(path)), "table.csv, line 1: ", "'rank'")
 

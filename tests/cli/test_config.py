@@ -76,9 +76,9 @@ def test_the_command_line_wins(file: Path) -> None:
         ("token-type = 16", "token-type: 16 is not a short text"),
         ("token-type = 'uint8'\ndata = 'no.bin'", "no.bin"),
         ("heads = 1\nlearning-rate = 0.1\nlearning_rate = 0.1", "stands there twice"),
-        ("steps 3", "is no TOML: "),
-        ("steps = 3\nsteps = 3", "is no TOML: "),
-        ("steps = " + "[" * 20_000, "is no TOML: "),
+        ("steps 3", "is not TOML: "),
+        ("steps = 3\nsteps = 3", "is not TOML: "),
+        ("steps = " + "[" * 20_000, "is not TOML: "),
     ],
 )
 def test_what_makes_no_sense_is_refused_by_its_key(text: str, said: str, file: Path) -> None:
@@ -98,7 +98,7 @@ def test_what_cannot_be_read_is_refused(name: str) -> None:
 
 def test_what_is_no_text_is_refused(file: Path) -> None:
     file.write_bytes(b"\xff\xfe")
-    refused(weft("train", "--config", str(file)), "is no TOML: ")
+    refused(weft("train", "--config", str(file)), "is not TOML: ")
 
 
 def test_settings_without_end_are_refused() -> None:

@@ -192,7 +192,7 @@ def test_what_makes_no_sense_is_refused(command: str, words: str, fragment: str)
     [
         ({"layers": -1}, "layers is -1"),
         ({"layres": 1}, "unknown key 'layres'; did you mean 'layers'?"),
-        ({"format": "weft.cost"}, "'layers' is no key here"),
+        ({"format": "weft.cost"}, "'layers' is not a key here"),
         ({"source": "\x1b[2J" * 99, "hidden": 1 << 80}, "hidden is 1208925819614629174706176"),
     ],
 )

@@ -88,7 +88,7 @@ def test_one_document_is_not_taken_for_another(tmp_path: Path) -> None:
         (b"hello", 1, "begins with the line"),
         (b"{", 1, "not JSON"),
         (b"{]", 1, "not JSON"),
-        (b"0F0,oops", 1, "is no action of torch's"),
+        (b"0F0,oops", 1, "is not an action of torch's"),
     ],
 )
 def test_what_is_no_program_is_refused(

@@ -41,7 +41,7 @@ def test_no_edges_is_not_a_chain() -> None:
         ("{}", "stages is missing"),
         ('{"stages": 0}', "stages: 0"),
         ('{"stages": 1000000000000}', "stages: 1000000000000"),
-        ('{"stages": 2, "nodes": 2}', "'nodes' is no key here"),
+        ('{"stages": 2, "nodes": 2}', "'nodes' is not a key here"),
         ('{"stages": 2, "edges": [[1, 0]]}', "edges[0]: edge 1 -> 0"),
         ('{"stages": 2, "devices": [0]}', "devices: 1 items where 2 belong"),
         ('{"stages": 2, "devices": [0, 5]}', "devices: devices are numbered from 0"),

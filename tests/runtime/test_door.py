@@ -74,7 +74,7 @@ def test_two_keys_agree_and_a_third_does_not() -> None:
 
 @pytest.mark.parametrize("number", [0, 1, PRIME - 1, PRIME])
 def test_a_number_that_betrays_the_secret_is_no_key(number: int) -> None:
-    with pytest.raises(InputError, match="no key"):
+    with pytest.raises(InputError, match="not a key"):
         Key().proof(number, b"words")
 
 

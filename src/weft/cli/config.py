@@ -96,4 +96,4 @@ def _parsed(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise InputError(f"{path} cannot be read: {error.strerror}") from None
     except (ValueError, RecursionError) as error:
-        raise InputError(f"{path} is no TOML: {error}") from None
+        raise InputError(f"{path} is not TOML: {error}") from None

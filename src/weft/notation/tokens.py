@@ -117,7 +117,7 @@ def read_token(word: str, edge_of: Mapping[tuple[int, int], int]) -> Row:
         return int(stage), _LETTERS[letter], int(microbatch), 1, -1, 0, -1, -1
     match = _ANY.fullmatch(word)
     if match is None:
-        raise InputError(f"{shown(word)} is no action; one reads 2F0: stage, kind, microbatch")
+        raise InputError(f"{shown(word)} is not an action; one reads 2F0: stage, kind, microbatch")
     given = match.groupdict()
     kind = _kind(word, given)
     stage_of, edge = _where(word, kind, given, edge_of)

@@ -110,7 +110,6 @@ class Pipeline:
             depth=task.depth,
             carrier=transport,
             device=task.device,
-            ties=task.ties,
             deadline=deadline,
         )
         with self._failing_together():

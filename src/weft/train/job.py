@@ -62,44 +62,26 @@ def _asynchronous(job: Workload, program: Program, watch: Watch, cost: Cost) -> 
 
     The loss of a step is asked for once the next one has run: nobody has to wait for it then.
     """
+    arguments = job.arguments()
     pipeline = Pipeline(
-        job.stages,
-        program,
-        scheduler=job.scheduler,
-        staleness=job.stale,
-        cost=cost,
-        **job.arguments(),
+        job.stages, program, scheduler=job.scheduler, staleness=job.stale, cost=cost, **arguments
     )
-    metrics: list[Metrics] = []
-    results: list[Result] = []
-    staleness = job.staleness
-    began = time.perf_counter()
+    metrics, staleness, began = list[Metrics](), job.staleness, time.perf_counter()
 
-    def known(step: int) -> None:
+    def known(step: int, result: Result) -> None:
         nonlocal began
-        now = time.perf_counter()
-        norm = pipeline.norm
-        metrics.append(
-            Metrics(
-                step=step + 1,
-                loss=float(results[step].loss),
-                learning_rate=job.rate(step),
-                gradient_norm=None if norm is None else float(norm),
-                tokens_per_second=job.tokens / (now - began),
-                seconds=None,
-                bubble=None,
-                staleness=staleness(step),
-            )
-        )
-        began = now
+        seconds = time.perf_counter() - began
+        began += seconds
+        loss = float(result.loss)
+        metrics.append(_without_length(job, step, (loss, pipeline.norm), staleness(step), seconds))
         watch(metrics[-1])
 
-    for step in range(job.steps):
-        results.append(pipeline.step(*job.batch(step)))
-        if step:
-            known(step - 1)
+    result = pipeline.step(*job.batch(0))
+    for step in range(1, job.steps):
+        before, result = result, pipeline.step(*job.batch(step))
+        known(step - 1, before)
     flight = pipeline.drain()
-    known(job.steps - 1)
+    known(job.steps - 1, result)
     if not flight.updates:
         raise InputError(
             f"all {job.steps} steps are synchronous; lower --switch-after, or choose a synchronous"
@@ -107,6 +89,23 @@ def _asynchronous(job: Workload, program: Program, watch: Watch, cost: Cost) -> 
         )
     timeline = replace(pipeline.gathered(flight), cost=cost)
     return Outcome(program, tuple(metrics), simulate(timeline.program, cost), timeline)
+
+
+def _without_length(
+    job: Workload, step: int, found: tuple[float, Tensor | None], staleness: int, seconds: float
+) -> Metrics:
+    """Metrics of an asynchronous step, of which neither length nor bubble is known."""
+    loss, norm = found
+    return Metrics(
+        step=step + 1,
+        loss=loss,
+        learning_rate=job.rate(step),
+        gradient_norm=None if norm is None else float(norm),
+        tokens_per_second=job.tokens / seconds,
+        seconds=None,
+        bubble=None,
+        staleness=staleness,
+    )
 
 
 def measured(settings: Settings, watch: Measuring) -> Cost:

@@ -79,7 +79,9 @@ class Node:
         with self.place():
             for key in members:
                 if key not in known:
-                    raise InputError(f"{shown(key)} is no key here; known are {', '.join(known)}")
+                    raise InputError(
+                        f"{shown(key)} is not a key here; known are {', '.join(known)}"
+                    )
             for key in needed:
                 if key not in members:
                     raise InputError(f"{key} is missing")

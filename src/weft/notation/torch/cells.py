@@ -68,7 +68,7 @@ def _action(cell: str) -> Action:
     match = _ACTION.fullmatch(cell)
     if match is None:
         raise InputError(
-            f"{shown(cell)} is no action of torch's; one reads 2F0, 1I3, 1W3 or 0SEND_F2"
+            f"{shown(cell)} is not an action of torch's; one reads 2F0, 1I3, 1W3 or 0SEND_F2"
         )
     stage, word, microbatch = match.groups()
     return Action(int(stage), _KINDS[word], int(microbatch))

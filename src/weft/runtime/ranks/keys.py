@@ -39,6 +39,6 @@ class Key:
     def proof(self, other: int, words: bytes) -> bytes:
         """What only this key and the one with that public number can say about these words."""
         if not 1 < other < PRIME - 1:
-            raise InputError("a rank has published a number that is no key")
+            raise InputError("a rank has published a number that is not a key")
         shared = pow(other, self._secret, PRIME).to_bytes(PRIME.bit_length() // 8, "big")
         return hmac.digest(hashlib.sha256(shared).digest(), words, "sha256")

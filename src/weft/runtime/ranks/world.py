@@ -30,7 +30,6 @@ from weft.runtime.transport.groups import Gloo, Nccl, TorchGroups
 from weft.runtime.transport.loopback import Loopback
 from weft.runtime.transport.shared import Shared
 from weft.runtime.weights.norms import Norms
-from weft.runtime.weights.ties import End
 
 MOST_COPIES = 64  # of a tied weight, times the updates of it that may be under way
 
@@ -113,7 +112,6 @@ class Ranks:
         depth: int,
         carrier: Carrier,
         device: torch.device,
-        ties: Sequence[Sequence[End]] = (),
         deadline: float | None = None,
     ) -> None:
         if dist.get_world_size() != program.devices:
@@ -131,7 +129,7 @@ class Ranks:
             refuse_different(self.gather(chosen.encode(), "transports"), "transports")
             self.carrier: str = chosen
             windows = windows_of(program, least=depth)
-            pairs = _neighbours(program, ties)
+            pairs = _neighbours(program)
             self.transport = _transport(chosen, met.mesh, (program, pairs), device, windows)
             self.losses = LossReports(met.mesh, _last_devices(program))
             self.norms = Norms(met.mesh)
@@ -175,16 +173,13 @@ def world_of(
     depth: int,
     carrier: Carrier,
     device: torch.device,
-    ties: Sequence[Sequence[End]] = (),
     deadline: float | None = None,
 ) -> World:
     """The ranks of the process group, or this process alone where there is none."""
     if carrier == "loopback":
         return Alone(program)
     if dist.is_available() and dist.is_initialized():
-        return Ranks(
-            program, depth=depth, carrier=carrier, device=device, ties=ties, deadline=deadline
-        )
+        return Ranks(program, depth=depth, carrier=carrier, device=device, deadline=deadline)
     _refuse_lonely_ranks()
     return Alone(program)
 
@@ -242,10 +237,10 @@ def _transport(
     return Grouped(mesh, groups, numbers=numbers, device=buffers, windows=windows)
 
 
-def _neighbours(program: Program, ties: Sequence[Sequence[End]]) -> Sequence[tuple[int, int]]:
+def _neighbours(program: Program) -> Sequence[tuple[int, int]]:
     """Pairs of devices that exchange messages, or gradients of copies or of tied weights."""
     pipes = program.placement.pipes
-    tied = [(one.stage, other.stage) for ends in ties for one in ends for other in ends]
+    tied = [(one, other) for ends in program.ties for one in ends for other in ends]
     found = {(pipe[a], pipe[b]) for pipe in pipes for a, b in (*program.graph.edges, *tied)}
     found |= {(one[s], other[s]) for one in pipes for other in pipes for s in range(program.stages)}
     return sorted({(min(pair), max(pair)) for pair in found if pair[0] != pair[1]})

@@ -229,8 +229,10 @@ def test_a_store_that_falls_silent_is_an_error_after_the_deadline() -> None:
 
 
 def kill_the_holder() -> str:
-    """The same when it is killed."""
+    """The same when it is killed, once both have joined."""
     store = _get_default_store()
+    with suppress(RuntimeError):  # the other end may be gone as soon as it has passed
+        dist.barrier()
     if dist.get_rank() == 0:
         os.kill(os.getpid(), signal.SIGKILL)
     with suppress(RuntimeError):  # it has ended

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +70,26 @@ def test_the_guide_to_running_runs() -> None:
     assert names["evaluation"].loss < names["result"].loss
     kinds = {Kind(int(kind)) for kind in names["offloading"].program.actions.kind}
     assert {Kind.OFFLOAD, Kind.ONLOAD} <= kinds
+
+
+def test_the_guide_to_gpus_runs_where_there_are_none(tmp_path: Path) -> None:
+    """The same script by torchrun, with what names a GPU taken out."""
+    code = _blocks((ROOT / "docs" / "gpus.md").read_text(), "python")[0]
+    for words, instead in (
+        ('torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))\n', ""),
+        ('init_process_group("nccl")', 'init_process_group("gloo")'),
+        ('stages[rank].to("cuda")', "stages[1 - rank].to('meta')"),
+    ):
+        assert words in code
+        code = code.replace(words, instead)
+    script = tmp_path / "train.py"
+    script.write_text(f"{code}\nprint(float(result.loss))\npipeline.close()\n")
+    launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+    done = subprocess.run(
+        [sys.executable, *launcher, str(script)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert len({float(line) for line in done.stdout.split()}) == 1
 
 
 def test_the_layer_in_the_guide_to_modules_runs_in_segments() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -9,12 +10,19 @@ from pathlib import Path
 import weft
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
-TRAIN, OWN_SCHEDULE = str(EXAMPLES / "train.py"), str(EXAMPLES / "own_schedule.py")
+TRAIN, OWN_SCHEDULE, GPUS = (
+    str(EXAMPLES / f"{name}.py") for name in ("train", "own_schedule", "gpus")
+)
 
 
 def _printed(*command: str) -> list[str]:
     done = subprocess.run(
-        [sys.executable, *command], capture_output=True, text=True, check=False, timeout=100
+        [sys.executable, *command],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=100,
+        env={**os.environ, "CUDA_VISIBLE_DEVICES": ""},
     )
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()
@@ -30,6 +38,13 @@ def test_the_same_script_from_one_process_to_four() -> None:
     alone = _losses(_printed(TRAIN, "zbv"))
     launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "4")
     assert _losses(_printed(*launcher, TRAIN, "zbv")) == alone
+    assert len(alone) == 10
+
+
+def test_the_script_for_gpus_trains_the_same_on_cpus_where_there_are_none() -> None:
+    alone = _losses(_printed(GPUS))
+    launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+    assert _losses(_printed(*launcher, GPUS)) == alone
     assert len(alone) == 10
 
 

@@ -1,10 +1,11 @@
 """The runtime on one GPU: exact against the reference, alone and by ranks that share the GPU.
 
-    python benchmarks/gpu/check.py [--ranks 4] [--width 1024] [--json FILE]
+    python benchmarks/gpu/check.py [--ranks 4] [--width 1024] [--transports peer shared]
 
-Alone, every schedule must give the weights of the reference, bit for bit. Then ranks
-share the GPU, each with a part of it where MPS runs, and pass messages through host memory; spans
-come from events of the device, and a kernel of known length shows whether they are true.
+Alone, every schedule must give the weights of the reference, bit for bit. Then ranks share the GPU,
+each with a part of it where MPS runs, over each transport. Spans come from events of the device,
+and a kernel of known length shows whether they are true. Once a pipeline has taken its first
+steps, torch reports any call that makes the host wait for the device: a step may make none.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import copy
 import json
 import os
 import tempfile
+import traceback
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +26,7 @@ from torch.multiprocessing.spawn import spawn
 
 import weft
 from weft.ir.program import Program
+from weft.runtime.stage.randomness import WATCHED
 from weft.runtime.suit import is_asynchronous
 from weft.runtime.weights.staleness import scoped
 from weft.schedules import REGISTRY, Shape
@@ -72,7 +75,7 @@ def adam(named: Any) -> torch.optim.Optimizer:
     return torch.optim.AdamW([weight for _, weight in named], lr=1e-3)
 
 
-def is_exact(program: Program, width: int) -> bool:
+def is_exact(program: Program, width: int, transport: str = "auto") -> bool:
     """Whether what this process trains has the weights of the reference after some steps."""
     stages = blocks(program.stages, width)
     copies = [copy.deepcopy(stage) for stage in stages]
@@ -84,7 +87,7 @@ def is_exact(program: Program, width: int) -> bool:
     }
     groups = scoped(program, None) if is_asynchronous(program) else None
     reference = weft.Reference(copies, program, groups=groups, **settings)
-    pipeline = weft.Pipeline(stages, program, **settings)
+    pipeline = weft.Pipeline(stages, program, transport=transport, **settings)  # type: ignore[arg-type]
     for batch, target in batches(program.microbatches, width, 6 if is_asynchronous(program) else 3):
         pipeline.step(batch, target)
         reference.step(batch.to(GPU), target.to(GPU))
@@ -137,22 +140,38 @@ def spans() -> dict[str, float]:
     return {"slow": lengths[-1], "alone": alone, "next": lengths[-2]}
 
 
-def by_ranks(ranks: int, width: int) -> list[dict[str, Any]]:
+def by_ranks(ranks: int, width: int, transport: str) -> list[dict[str, Any]]:
     """The same schedules with a process for each device."""
     with tempfile.TemporaryDirectory(prefix="weft-") as folder:
-        spawn(_rank, args=(ranks, width, folder), nprocs=ranks)  # type: ignore[no-untyped-call]
-        return [json.loads(line) for line in Path(folder, "found").read_text().splitlines()]
+        words = ranks, width, folder, transport
+        try:
+            spawn(_rank, args=words, nprocs=ranks)  # type: ignore[no-untyped-call]
+        except Exception as error:
+            print(f"{transport}: {error}", flush=True)
+        found = Path(folder, "found")
+        return (
+            [json.loads(line) for line in found.read_text().splitlines()] if found.exists() else []
+        )
 
 
-def _rank(rank: int, ranks: int, width: int, folder: str) -> None:
+def _rank(rank: int, *words: Any) -> None:
+    try:
+        _try(rank, *words)
+    except BaseException:
+        print(f"rank {rank}: {traceback.format_exc()}", flush=True)
+        raise
+
+
+def _try(rank: int, ranks: int, width: int, folder: str, transport: str) -> None:
     torch.set_num_threads(1)
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+    os.environ["NCCL_HOSTID"], os.environ["NCCL_SOCKET_IFNAME"] = f"host{rank}", "lo"
     dist.init_process_group(
         "gloo", init_method=f"file://{folder}/store", rank=rank, world_size=ranks
     )
     for name in BY_RANKS:
         program = program_of(name, ranks)
-        same = is_exact(program, width)
+        same = is_exact(program, width, transport)
         agreed = [None] * ranks
         dist.all_gather_object(agreed, same)
         pipeline = weft.Pipeline(
@@ -160,15 +179,24 @@ def _rank(rank: int, ranks: int, width: int, folder: str) -> None:
             program,
             loss=nn.functional.mse_loss,
             optimizer=lambda named: torch.optim.SGD([weight for _, weight in named], lr=0.0),
+            nonfinite="ignore",
+            transport=transport,  # type: ignore[arg-type]
         )
         is_stale = is_asynchronous(program)
-        for batch, target in batches(program.microbatches, width, 5):
-            result = pipeline.step(batch, target, update=is_stale)
+        for step, (batch, target) in enumerate(batches(program.microbatches, width, WATCHED + 4)):
+            batch, target = batch.to(GPU), target.to(GPU)
+            is_strict = step > WATCHED and transport != "shared"  # which goes through the host
+            torch.cuda.set_sync_debug_mode("error" if is_strict else "default")
+            try:
+                result = pipeline.step(batch, target, update=is_stale)
+            finally:
+                torch.cuda.set_sync_debug_mode("default")
         timeline = pipeline.gathered(pipeline.drain() if is_stale else result)
         needs = timeline.program.dependencies
         early = (timeline.end[needs.producer] - timeline.start[needs.consumer]).max()
         found = {
             "schedule": name,
+            "transport": transport,
             "is_exact": all(agreed),
             "milliseconds": 1e3 * timeline.makespan / timeline.program.steps,
             "bubble": timeline.bubble.wall,
@@ -185,15 +213,20 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--ranks", type=int, default=4)
     parser.add_argument("--width", type=int, default=1024)
+    parser.add_argument("--transports", nargs="*", default=["peer", "shared"])
+    parser.add_argument("--schedules", nargs="*", help="alone; all where none is named")
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     found: dict[str, Any] = {"device": torch.cuda.get_device_name(), "torch": torch.__version__}
-    names = [schedule.name for schedule in REGISTRY]
+    names = arguments.schedules or [schedule.name for schedule in REGISTRY]
     found["alone"] = {name: is_exact(program_of(name, 4), arguments.width) for name in names}
     found["spans"] = spans()
     print(json.dumps(found, indent=1), flush=True)
-    found["ranks"] = by_ranks(arguments.ranks, arguments.width)
-    print(json.dumps(found["ranks"], indent=1))
+    found["ranks"] = []
+    for transport in arguments.transports:
+        found["ranks"] += by_ranks(arguments.ranks, arguments.width, transport)
+    for row in found["ranks"]:
+        print(json.dumps(row))
     if arguments.json:
         arguments.json.write_text(json.dumps(found, indent=1) + "\n")
 

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 import torch.distributed as dist
-from contenders import WARM_UP, Samples, Setting
+from contenders import WARM_UP, Samples, Setting, meet
 from rich import box
 from rich.console import Console
 from rich.progress import Progress
@@ -31,6 +31,7 @@ from rich.table import Table
 
 Watch = Callable[[], None]  # called once in every round
 Job = Callable[[Setting, argparse.Namespace, Watch], dict[str, Any]]
+Opening = Callable[[int, str, Setting, argparse.Namespace], None]  # rank, file of the store
 
 PRIORITY = 5  # of SCHED_RR, as by `chrt -r 5`
 RESAMPLES = 1000
@@ -146,8 +147,8 @@ def _made(setting: Setting, make: Callable[[Setting, Watch], Row], watch: Watch)
         return Row(["refused"], {"refused": setting.refusal})
     try:
         return make(setting, watch)
-    except RuntimeError as error:
-        return Row(["failed"], {"failed": str(error)})
+    except Exception as error:
+        return Row(["failed"], {"failed": f"{type(error).__name__}: {error}"})
 
 
 def _line(name: Sequence[str], row: Row) -> str:
@@ -178,13 +179,39 @@ def machine() -> dict[str, Any]:
 # ranks
 
 
-def run(job: Job, setting: Setting, arguments: argparse.Namespace, watch: Watch) -> list[Any]:
-    """What the job returns on each rank."""
+def over_gloo(rank: int, store: str, setting: Setting, arguments: argparse.Namespace) -> None:
+    """Make this process a rank of a group over gloo, as urgent as it may be."""
+    _hurry()
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+    init("gloo", rank, store, setting, arguments)
+
+
+def init(
+    backend: str, rank: int, store: str, setting: Setting, arguments: argparse.Namespace
+) -> None:
+    """Make the process group of a row."""
+    dist.init_process_group(
+        backend,
+        init_method=f"file://{store}",
+        rank=rank,
+        world_size=setting.ranks,
+        timeout=datetime.timedelta(seconds=arguments.timeout),
+    )
+
+
+def run(
+    job: Job,
+    setting: Setting,
+    arguments: argparse.Namespace,
+    watch: Watch,
+    opening: Opening = over_gloo,
+) -> list[Any]:
+    """What the job returns on each rank, once `opening` has made the process one."""
     heard, processes = [], []
     with tempfile.TemporaryDirectory(prefix="weft-") as folder:
         for rank in range(setting.ranks):
             ours, theirs = CONTEXT.Pipe(duplex=False)
-            given = (rank, f"{folder}/store", theirs, job, setting, arguments)
+            given = (rank, f"{folder}/store", theirs, job, setting, arguments, opening)
             processes.append(CONTEXT.Process(target=_rank, args=given, daemon=True))
             processes[-1].start()
             theirs.close()
@@ -225,23 +252,16 @@ def _rank(
     job: Job,
     setting: Setting,
     arguments: argparse.Namespace,
+    opening: Opening,
 ) -> None:
     """A rank ends by itself, at the latest by its alarm."""
     signal.alarm(arguments.timeout)
-    _hurry()
     torch.set_num_threads(1)
-    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     try:
-        dist.init_process_group(
-            "gloo",
-            init_method=f"file://{store}",
-            rank=rank,
-            world_size=setting.ranks,
-            timeout=datetime.timedelta(seconds=arguments.timeout),
-        )
+        opening(rank, store, setting, arguments)
         dist.all_to_all_single(torch.empty(setting.ranks), torch.zeros(setting.ranks))  # all meet
         found = job(setting, arguments, (lambda: telling.send(None)) if rank == 0 else lambda: None)
-        dist.barrier()
+        meet()
         telling.send(found)
     except Exception:
         telling.send(traceback.format_exc())

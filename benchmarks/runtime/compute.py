@@ -15,15 +15,14 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from alone import alone, ideal_seconds
 from bench import Row, Watch, estimate, median, parsed, reported, run, settings
 from contenders import (
     TORCH,
     Contender,
     Setting,
     Work,
-    alone,
     both,
-    ideal_seconds,
     rounds,
     step_seconds,
     timed,

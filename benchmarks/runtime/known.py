@@ -14,15 +14,14 @@ from functools import partial
 from typing import Any
 
 import torch
+from alone import alone, ideal_seconds
 from bench import Row, Watch, estimate, median, parsed, reported, run, settings
 from contenders import (
     ONE_STAGE,
     TORCH,
     Setting,
     Work,
-    alone,
     both,
-    ideal_seconds,
     rounds,
     step_seconds,
 )

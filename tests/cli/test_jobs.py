@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from weft.cli.jobs import SHAPE, Job, as_config, on_ranks, settings_of
 from weft.cli.train import command
@@ -51,6 +52,13 @@ def test_every_option_is_a_key() -> None:
     assert missing == {"data", "token-type", "vocabulary", "round", "temper"}
     assert found["predict"] is False
     assert (found["variant"], found["pipes"]) == ("doubling", 2)
+
+
+def test_what_auto_came_to_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    for gpus, found in ((0, "cpu"), (4, "cuda")):
+        monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)  # noqa: B023
+        settings = kept("--accelerator", "auto", "--share-gpus")
+        assert (settings["accelerator"], settings["share-gpus"]) == (found, gpus > 0)
 
 
 def test_places_are_kept_from_the_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,6 +10,7 @@ from shlex import split
 
 import numpy as np
 import pytest
+import torch
 
 from tests.cli.running import process, refused, weft
 
@@ -32,6 +33,7 @@ def test_processes_print_the_losses_of_the_reference(schedule: str, tmp_path: Pa
     assert list(found)[:5] == ["losses", "predicted_step", "measured_step", "bubble", "peak_memory"]
     assert len(found["losses"]) == 3
     assert len(found["peak_memory"]) == 2
+    assert found["accelerator"] == "CPU"
     assert json.loads((tmp_path / "run" / "summary.json").read_text()) == found
     again = weft("train", "--config", str(tmp_path / "run" / "settings.toml"), "--json", ALONE)
     assert again.stdout == alone.stdout
@@ -95,6 +97,18 @@ def test_the_reference_prints_a_table() -> None:
 )
 def test_what_cannot_run_is_refused_at_once(words: str, said: str) -> None:
     refused(weft("train", *words.split()), said)
+
+
+@pytest.mark.parametrize("more", [[], ["--reference"]])
+def test_gpus_that_are_not_there_are_refused_before_a_process_is_started(
+    more: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    refused(weft("train", "--accelerator", "cuda", *more), "sees no GPU here")
+    refused(weft("train", "--share-gpus", *more), "give --accelerator cuda")
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    refused(weft("train", "--accelerator", "cuda", *more), "4 ranks for 2 GPUs")
+    refused(weft("profile", "--accelerator", "cuda"), "4 ranks for 2 GPUs")
 
 
 # examples

@@ -13,7 +13,7 @@ import pytest
 from weft.cost import Link, Share
 from weft.draw import to_perfetto
 from weft.ir.program import Program
-from weft.lower import updates, wires
+from weft.lower import one_wire, updates, wires
 from weft.schedules import REGISTRY, chimera, dualpipev, one_f_one_b, pipedream, zbv
 from weft.simulate import simulate
 from weft.timeline import Category, Timeline
@@ -36,6 +36,7 @@ def timed(program: Program) -> Timeline:
 PROGRAMS = {
     "1f1b": one_f_one_b(devices=3, microbatches=5),
     "zbv, lowered": updates(wires(zbv(devices=3, microbatches=6))),
+    "zbv, on one wire": one_wire(updates(wires(zbv(devices=3, microbatches=6)))),
     "pairs": dualpipev(devices=2, microbatches=6),
     "two pipes, lowered": updates(wires(chimera(devices=4, microbatches=8))),
     "versions": pipedream(devices=3, microbatches=4).unrolled(),
@@ -83,6 +84,8 @@ def test_a_device_is_a_process_and_a_lane_a_track(timeline: Timeline) -> None:
 def test_a_wire_is_named_by_its_channel() -> None:
     names = named(TIMELINES["zbv, lowered"], "thread_name").values()
     assert {"compute", "wire 0>1 activation", "wire 1>0 gradient"} <= set(names)
+    names = named(TIMELINES["zbv, on one wire"], "thread_name").values()
+    assert set(names) == {"compute", "wire"}
 
 
 @each_timeline

@@ -24,8 +24,9 @@ def differences(
     """Train the stages by the program and copies of them by the reference; what is not equal."""
     copies = copy.deepcopy(list(stages))
     shared = {"loss": squared, "optimizer": adam, "seed": 3, **settings}
-    weights, transport = shared.pop("weights", None), shared.pop("transport", "auto")
-    pipeline = Pipeline(stages, program, transport=transport, **shared)
+    weights = shared.pop("weights", None)
+    own = {name: shared.pop(name) for name in ("transport", "graphs") if name in shared}
+    pipeline = Pipeline(stages, program, **own, **shared)
     reference = Reference(copies, program, **shared)
     found = []
     for step, (batch, target) in enumerate(data):
@@ -49,9 +50,9 @@ def is_in_order(timeline: Timeline, tolerance: float = 0.0) -> bool:
     return bool((started >= ended - tolerance).all() and timeline.start.min() == 0)
 
 
-def differences_of(model: str, program: Program, **settings: Any) -> list[str]:
+def differences_of(model: str, program: Program, *, steps: int = 2, **settings: Any) -> list[str]:
     """The same for one of the small models, with clipping and a short last microbatch."""
     stages, data, loss = MODELS[model]
     rows = program.microbatches * 3 - 1
     settings = {"clip": 0.5, "loss": loss, **settings}
-    return differences(stages(program.stages), program, data(rows, 2), **settings)
+    return differences(stages(program.stages), program, data(rows, steps), **settings)

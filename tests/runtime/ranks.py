@@ -171,3 +171,4 @@ def _join(place: Place, at: str | None) -> None:
     dist.init_process_group(
         "gloo", init_method=at, rank=place.rank, world_size=place.ranks, timeout=PATIENCE
     )
+    dist.barrier()  # a rank that ends at once would end the connecting of others

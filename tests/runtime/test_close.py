@@ -18,7 +18,7 @@ from tests.runtime.models import batches, linear, squared
 from tests.runtime.ranks import SECONDS, Ended, run
 from weft.errors import InputError, RankError
 from weft.runtime import Pipeline
-from weft.runtime.ranks.world import Carrier
+from weft.runtime.ranks.carriers import Carrier
 from weft.runtime.transport.message import Receive, Values
 from weft.schedules import chimera, one_f_one_b
 

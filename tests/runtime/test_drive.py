@@ -9,8 +9,9 @@ import pytest
 import torch
 
 from weft.ir.kinds import Stream
+from weft.runtime.lane.gates import Steps
 from weft.runtime.lane.threads import Threads
-from weft.runtime.lane.walk import Entry, Plan, Steps
+from weft.runtime.lane.walk import Entry, Plan
 from weft.runtime.ranks.clock import Recording
 from weft.schedules import gpipe
 
@@ -61,7 +62,7 @@ def test_a_sum_waits_for_its_gradients_after_a_restart(drive: Threads) -> None:
     )
     for _ in range(2):
         is_read.clear()
-        drive.run(plan, 0, Recording(CPU))
+        drive.run(plan, 0, Recording())
         drive.finish()
         drive.restart()
     assert producer.was_read_before == [False, False]

@@ -50,7 +50,7 @@ def train_apart() -> tuple[bool, str, list[list[str]]]:
 
 def test_two_hosts_find_each_other_and_train_exactly(hosts: list[str]) -> None:
     found = run(2, train_apart, enter=partial(enter, hosts, 29501))
-    refused = "transport='shared' needs all ranks on one Linux host; use 'gloo'"
+    refused = "transport='shared' needs all ranks on one Linux host; use 'gloo' between hosts"
     assert found == [(True, refused, [[], [], []])] * 2
 
 

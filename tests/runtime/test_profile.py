@@ -22,6 +22,7 @@ from weft.lower import executable, recompute
 from weft.notation import from_json, to_json
 from weft.runtime import split
 from weft.runtime.profile import BRIEF, Effort, Sample, profiled
+from weft.runtime.profile.measure import copies_of
 from weft.runtime.profile.rests import gaps
 from weft.runtime.profile.rounds import AGAIN, SPLIT, WHOLE, ways_of
 from weft.schedules import chimera, dualpipe, gpipe, one_f_one_b, pipedream_2bw, zb_h1
@@ -34,7 +35,7 @@ SAMPLE = Sample(
     squared,
     lambda named: torch.optim.AdamW([weight for _, weight in named]),
 )
-QUICK = Effort(rounds=2, sizes=(4096, 65536), pings=2, steps=1)
+QUICK = Effort(rounds=2, sizes=(4096, 65536), pings=2, steps=2)
 ALL = QUICK.kinds
 
 
@@ -120,7 +121,11 @@ def test_the_progress_of_all_parts_is_reported() -> None:
     reported: list[tuple[str, float]] = []
     program = one_f_one_b(devices=2, microbatches=4)
     profiled(stages(2), program, SAMPLE, BRIEF, lambda *words: reported.append(words))
-    assert reported[-1] == ("stages", 1.0)
+    assert [what for what, share in reported if share == 1.0] == ["stages", "updates"]
+    assert [share for _, share in reported] == [
+        *(round_ / 9 for round_ in range(1, 10)),
+        *(step / 5 for step in range(1, 6)),
+    ]
 
 
 # sums and updates
@@ -151,6 +156,33 @@ def test_updates_are_measured_with_their_clipping() -> None:
     assert min(cost.times.update) > 0
     assert cost.times.close is not None
     assert min(cost.times.close) > 0
+
+
+def test_sums_are_measured_without_an_optimizer() -> None:
+    sample = replace(SAMPLE, optimizer=None)
+    cost = profiled(stages(2), chimera(devices=2, microbatches=4), sample, BRIEF)
+    assert min(cost.times.reduce) > 0
+    assert cost.times.update == (0.0, 0.0)
+
+
+def test_what_an_optimizer_remembers_of_a_tied_weight_counts_in_all_of_its_stages() -> None:
+    modules = [nn.Linear(WIDTH, WIDTH, bias=False), nn.Linear(WIDTH, WIDTH, bias=False)]
+    modules[1].weight = modules[0].weight
+    cost = profiled(modules, one_f_one_b(devices=2, microbatches=4), SAMPLE, BRIEF)
+    assert modules[1].weight is modules[0].weight
+    assert min(cost.times.update) > 0
+    assert cost.times.reduce == (0.0, 0.0)
+    assert list(cost.memory.optimizer) == [8 * WIDTH**2 + 4] * 2
+
+
+def test_weights_of_other_ranks_are_not_copied() -> None:
+    modules = [nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)]
+    modules[2].weight = modules[0].weight
+    first, second, third = copies_of(modules, modules[:1])
+    assert first.weight is third.weight is not modules[0].weight
+    assert second is not modules[1]
+    assert second.weight is modules[1].weight
+    assert third.bias is modules[2].bias
 
 
 class Two(nn.Module):
@@ -225,7 +257,11 @@ def test_a_gap_is_the_hosts_where_nothing_else_was_waited_for() -> None:
 
 @pytest.mark.parametrize(
     "program",
-    [one_f_one_b(devices=3, microbatches=4), chimera(devices=2, microbatches=4)],
+    [
+        one_f_one_b(devices=3, microbatches=4),
+        chimera(devices=2, microbatches=4),
+        pipedream_2bw(devices=2, microbatches=2),
+    ],
     ids=lambda program: program.name,
 )
 def test_ranks_find_one_cost_together(program: Program) -> None:
@@ -276,5 +312,7 @@ def test_an_asynchronous_stage_is_timed_with_its_stash() -> None:
     cost = profiled(modules, pipedream_2bw(devices=2, microbatches=2), SAMPLE, QUICK)
     assert min(cost.times.forward) > 0
     assert min(cost.times.update) > 0
+    assert cost.measurement is not None
+    assert cost.measurement.rounds == QUICK.steps
     for module, known in zip(modules, before, strict=True):
         assert all(is_same(value, known[name]) for name, value in module.state_dict().items())

@@ -15,8 +15,9 @@ from tests.runtime.meshes import meshes
 from weft.errors import RankError
 from weft.ir.kinds import Direction
 from weft.runtime.ranks.window import Windows
+from weft.runtime.transport.blocks import KEPT, PAGE
 from weft.runtime.transport.message import Message, Receive, Route, Send, Unknown
-from weft.runtime.transport.shared import KEPT, KNOWN, PAGE, Shared
+from weft.runtime.transport.shared import KNOWN, Shared
 
 WINDOW = 4
 
@@ -153,7 +154,21 @@ def test_shapes_that_always_change_fill_no_memory() -> None:
     """What is kept to save work has a limit."""
     with two() as (one, other):
         rounds(3 * KEPT, KEPT - 1, (one, other))
-        blocks = [*one._free[1, PAGE], *one._used[1], *other._seen.values()]
+        blocks = [*one._free[1][PAGE], *one._used[1], *other._seen.values()]
         assert max(len(block.views) for block in blocks) <= KEPT
         assert max(len(block.packed) for block in blocks) <= KEPT
         assert len(other._known) <= KNOWN
+
+
+def test_what_comes_after_the_end_is_ignored() -> None:
+    """Other ranks may be in the middle of a step when this one has failed."""
+    with two() as (one, other):
+        for microbatch in range(2):
+            send(one, microbatch)([torch.zeros(3)])
+        receive(other)()
+        other.close()
+        send(one, 2)([torch.zeros(3)])
+        other._mesh.look()
+        one.close()
+        other.end()
+        one._mesh.look()

@@ -350,15 +350,14 @@ def test_threads_share_blocks_and_nothing_is_lost() -> None:
         for found in work:
             assert found.result() == wanted(MESSAGES)
         for shared in both:
-            free = sum(map(len, shared._free.values()))
+            free = sum(len(found) for rooms in shared._free.values() for found in rooms.values())
             used = sum(map(len, shared._used.values()))
             assert free + used == shared._blocks
 
 
 def grouped() -> tuple[Mesh, Grouped]:
     mesh = meet(WAITING).mesh
-    groups, device = Gloo(mesh), torch.device("cpu")
-    return mesh, Grouped(mesh, groups, numbers=MESSAGES, device=device, windows=windows(MOST))
+    return mesh, Grouped(mesh, Gloo(mesh), numbers=MESSAGES, windows=windows(MOST))
 
 
 def over_gloo(count: int) -> bool:

@@ -78,6 +78,13 @@ def test_other_machines_and_numbers_of_ranks_are_doubted(cost: Cost) -> None:
     assert ranks.endswith("measured with 4 processes at work, this run has 2")
 
 
+def test_the_cost_of_a_gpu_is_doubted_on_a_cpu(cost: Cost) -> None:
+    found = replace(measurement(cost), ranks=2)
+    there = replace(found, machine={**found.machine, "device": "NVIDIA H200"})
+    (said,) = doubts(SETTINGS, replace(cost, measurement=there))
+    assert said.endswith("on another machine, with device NVIDIA H200 instead of CPU")
+
+
 def test_times_that_vary_are_reported() -> None:
     still = Measurement("", machine={"cores": "4"}, ranks=4, spread={"forward": (0.01, 0.05)})
     assert noise(still) is None

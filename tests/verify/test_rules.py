@@ -17,7 +17,7 @@ from weft.ir.kinds import Direction, Kind, Stream
 from weft.ir.lanes import Channel, Lane
 from weft.ir.placement import Placement
 from weft.ir.program import Program
-from weft.lower import executable, unwired, updates, wires
+from weft.lower import executable, one_wire, unwired, updates, wires
 from weft.notation import from_text
 from weft.schedules import REGISTRY, Shape
 from weft.verify import RULES, check, verify
@@ -191,6 +191,11 @@ BROKEN: dict[str, list[Callable[[], Program]]] = {
         lambda: programs.paired_one_f_one_b(),
         lambda: from_text(EARLY_NORM),
         lambda: from_text(EARLY_TIE),
+    ],
+    "one order": [
+        lambda: reordered(one_wire(programs.gpipe(2, 2)), Lane(0, Stream.WIRE), 1, 0, 2, 3),
+        lambda: reordered(one_wire(programs.gpipe(2, 1)), Lane(1, Stream.WIRE), 1, 0),
+        lambda: reordered(one_wire(TIED), Lane(0, Stream.WIRE), 0, 2, 3, 1),
     ],
 }
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict, replace
+from dataclasses import asdict, fields, replace
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -43,6 +43,11 @@ TRAINING = flags(
     temper=Flag(
         "Steps over which a stage's learning rate grows from rate / staleness to the rate.", "N"
     ),
+    accelerator=Flag("What ranks compute on; auto: GPUs if there is one for each rank, else CPUs."),
+    share_gpus=Flag(
+        "Let several ranks have one GPU, each an equal share by MPS, which should be running:"
+        " nvidia-cuda-mps-control -d."
+    ),
 )
 SOURCE = flags(
     Source,
@@ -57,6 +62,7 @@ SECTIONS = {
     "The training": ("steps", "seed", "microbatch_size", "learning_rate", "dropout"),
     "The model": ("layers", "hidden", "heads", "context"),
     "The data": ("data", "token_type", "vocabulary"),
+    "The machine": ("accelerator", "share_gpus"),
     "Asynchronous schedules": ("switch_after", "predict", "temper"),
 }
 
@@ -100,7 +106,7 @@ def settings_of(job: Job) -> Settings:
     program, data = _request(job).program, _data(job.source)
     check(program)  # before a process is started for it
     _check_room(program, job.training, data)
-    return Settings(program=program, data=data, **asdict(job.training))
+    return Settings(program=program, data=data, **asdict(job.training)).on_this_machine()
 
 
 def on_ranks(job: Job) -> Job:
@@ -127,7 +133,8 @@ def _kept(job: Job, settings: Settings) -> Iterator[tuple[str, str | int | float
         yield "schedule", job.schedule
         names = ("devices", "microbatches", "stages_per_device")
         sizes |= {name: getattr(request.shape, name) for name in names}
-    for name, value in (sizes | asdict(job.training) | source).items():
+    training = {item.name: getattr(settings, item.name) for item in fields(Training)}
+    for name, value in (sizes | training | source).items():
         if value is not None:
             yield name, str(value) if isinstance(value, Path) else value
 

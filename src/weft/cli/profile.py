@@ -71,7 +71,8 @@ def command(job: Job, out: Path | None, is_forced: bool, is_json: bool) -> None:
     A process for each device, or each rank of torchrun, times its own stages while all others
     time theirs, so that whatever they share is as busy as in a run: the median of 20 rounds
     after a warm-up, and how far apart their quartiles lie. Messages of 4 KiB to 16 MiB give
-    latency and bandwidth; stages that only rest, what the host needs between two actions.
+    latency and bandwidth; 20 steps of a run, what sums and updates take; stages that only rest,
+    what the host needs between two actions.
 
     The file holds for every schedule that cuts the model into as many stages. It names the model
     and the machine: `weft train` refuses the file of another model. Options are those of `weft

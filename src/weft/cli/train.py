@@ -83,6 +83,7 @@ def command(
       $ weft train --schedule zbv -d 2 -n 4 --steps 20 --json --reference
       $ weft train --schedule wpipe -d 2 -n 4 --switch-after 10
       $ weft train --cost cost.json
+      $ weft train --accelerator auto
       $ torchrun --nproc-per-node 4 -m weft train --schedule 1f1b
 
     Every rank first times its own stages while all others do, unless `weft profile` has done so
@@ -102,12 +103,17 @@ def command(
     With --json, one object on the last line, and a folder only with --out: losses (one for each
     step), predicted_step and measured_step (seconds, the median), bubble {wall, span} of the
     median step, peak_memory (for each device, bytes of weights, gradients, optimizer and of
-    the saved state in flight). With --reference only losses, equal to the last digit.
+    the saved state in flight), accelerator. With --reference only losses, equal to the last
+    digit.
 
     Asynchronous schedules train with weights that are stale by whole updates, exactly as
     --reference does with the same versions. pipedream and naive-async update after every
     microbatch, so that a step is one; predicted and measured steps are means from fill to drain.
     With --json there are also staleness and versions, for each stage.
+
+    With --accelerator cuda every rank has a GPU of its own, and --reference runs on one of them:
+    losses are equal on one kind of accelerator, not from one to another. torch's deterministic
+    algorithms are on for that.
 
     Nothing is sent off this machine. Under torchrun the ranks are those that it started.
     """
@@ -209,6 +215,7 @@ def _report(outcome: Outcome, folder: Path | None) -> Iterator[RenderableType]:
         ("loss", f"{first.loss:.3f} at step 1, {last.loss:.3f} at step {last.step}"),
         ("tokens/s", f"{median(m.tokens_per_second for m in outcome.metrics):,.0f} at a step"),
         ("peak memory", f"{max(outcome.peak_memory) / MEBIBYTE:.1f} MiB on a device"),
+        ("computed on", outcome.accelerator),
     ]
     if any(outcome.staleness):
         figures.append(("staleness", f"{_each(outcome.staleness)} updates, by stage"))
@@ -224,7 +231,7 @@ def _report(outcome: Outcome, folder: Path | None) -> Iterator[RenderableType]:
     if steps > 1:
         yield f"A step is the mean of {steps} updates, with the filling and the draining."
     devices, cores = outcome.measured.program.devices, os.cpu_count() or 1
-    if devices > cores:
+    if devices > cores and outcome.accelerator == "CPU":
         yield f"Here {devices} devices share {cores} cores; stages were timed with all at work."
     if folder is not None:
         yield ""

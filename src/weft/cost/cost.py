@@ -50,7 +50,10 @@ class Times:
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """Bytes of each stage; `saved` and `inputs` are per microbatch in flight."""
+    """Bytes of each stage; `saved` and `inputs` are per microbatch in flight.
+
+    `scratch` is what an action needs besides while it runs, at most.
+    """
 
     weights: PerStage
     gradients: PerStage
@@ -59,6 +62,7 @@ class Memory:
     inputs: PerStage  # what F keeps where the stage is recomputed
     capacity: float = math.inf  # of one device
     host_capacity: float = math.inf  # that the host has for one device
+    scratch: PerStage | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -303,8 +307,7 @@ class Cost:
         rows = np.flatnonzero(np.isin(actions.kind, (Kind.SEND_ACTIVATION, Kind.SEND_GRADIENT)))
         if not len(rows):
             return
-        ends = np.array([lane.channel[:2] if lane.channel else (0, 0) for lane in program.lanes])
-        source, destination = ends[program.lane_of[rows]].T
+        source, destination = program.device_of[rows], program.far_end[rows]
         _, bandwidth = self.network.links(source, destination)
         size = self.network.sizes(len(program.graph.edges))[actions.edge[rows]]
         work = self.covered(actions)[rows]

@@ -22,7 +22,7 @@ class Measurement:
     model      sizes of what was measured, by name: layers, hidden ...
     ranks      processes that were busy at the same time
     transport  what carried the messages
-    rounds     how often each action was timed
+    rounds     how often each action was timed, at least
     spread     by field of Times, for each stage, the interquartile range over the median
     hops       bytes of messages, and the seconds that they took
     r_squared  how well latency and bandwidth explain the hops; 1 is perfectly

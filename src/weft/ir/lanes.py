@@ -20,11 +20,20 @@ class Channel(NamedTuple):
 
 
 class Lane(NamedTuple):
-    """One in-order queue of one device; the wire stream has one for each end of a channel."""
+    """One in-order queue of one device.
+
+    The wire stream has one for each end of a channel, or one without a channel: the device's one
+    wire, which carries all of its transfers, one after the other, in both directions.
+    """
 
     device: int
     stream: Stream = Stream.COMPUTE
     channel: Channel | None = None
+
+    @property
+    def is_one_wire(self) -> bool:
+        """Whether sends on it wait until their receives are reached: it is no channel's own."""
+        return self.stream is Stream.WIRE and self.channel is None
 
 
 @dataclass(frozen=True, slots=True)

@@ -174,14 +174,31 @@ class Program:
         )
 
     def precedence(self, delay: Seconds) -> Precedence:
-        """The lanes and dependencies of the program, slot by slot, with these travel times."""
+        """What each slot waits for: values, with these travel times, and its turn on one wire."""
         dependencies, apart = self.dependencies, ~self.is_fused
+        sends, before = self.turns
         return Precedence(
             bounds=np.searchsorted(self.first_of_slot, self.bounds),
-            consumer=self.slot_of[dependencies.consumer[apart]],
-            producer=self.slot_of[dependencies.producer[apart]],
-            delay=delay[apart],
+            consumer=self.slot_of[np.append(dependencies.consumer[apart], sends)],
+            producer=self.slot_of[np.append(dependencies.producer[apart], before)],
+            delay=np.append(delay[apart], np.zeros(len(sends))),
         )
+
+    @cached_property
+    def turns(self) -> tuple[Index, Index]:
+        """Sends on one wire, and for each what the other device's wire carries before its receive.
+
+        A send waits until its receive is reached, so it cannot start before that has ended.
+        """
+        is_one_wire = np.array([lane.is_one_wire for lane in self.lanes], np.bool_)
+        none = np.empty(0, np.int64)
+        if not is_one_wire.any():
+            return none, none
+        rows = np.flatnonzero(self.dependencies.value == Value.MESSAGE)
+        send, receive = self.dependencies.producer[rows], self.dependencies.consumer[rows]
+        meets = is_one_wire[self.lane_of[send]] & is_one_wire[self.lane_of[receive]]
+        follows = receive > self.bounds[self.lane_of[receive]]
+        return send[meets & follows], receive[meets & follows] - 1
 
     @cached_property
     def is_fused(self) -> NDArray[np.bool_]:
@@ -209,6 +226,17 @@ class Program:
         reads = is_wire[self.dependencies.consumer]
         source[self.dependencies.consumer[reads]] = self.dependencies.producer[reads]
         return np.asarray(source[source])  # a receive reads a send, and that a computation
+
+    @cached_property
+    def far_end(self) -> Column:
+        """For each send or receive, the device at its other end; -1 for other actions."""
+        far, actions = np.full(len(self), -1, np.int32), self.actions
+        edges = np.array(self.graph.edges, np.int64).reshape(-1, 2)
+        for kind, end in EDGE_END.items():
+            rows = np.flatnonzero(actions.kind == kind)
+            stage = edges[actions.edge[rows], 1 - end]
+            far[rows] = self.placement.table[actions.pipe[rows], stage]
+        return far
 
     @property
     def messages(self) -> int:

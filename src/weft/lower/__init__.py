@@ -2,26 +2,35 @@
 
 from weft.lower.executable import executable
 from weft.lower.experts import experts
+from weft.lower.groups import groups_of
+from weft.lower.meetings import Groups, Meetings
 from weft.lower.offload import offload
 from weft.lower.order import launch_order
 from weft.lower.pairs import overlapping, unpaired
 from weft.lower.recompute import recompute, recompute_early
 from weft.lower.split import split, split_late
+from weft.lower.transfers import launched_together, one_wire, transfer_steps
 from weft.lower.updates import updates
 from weft.lower.wires import Messages, messages, unwired, wires
 
 __all__ = [
+    "Groups",
+    "Meetings",
     "Messages",
     "executable",
     "experts",
+    "groups_of",
     "launch_order",
+    "launched_together",
     "messages",
     "offload",
+    "one_wire",
     "overlapping",
     "recompute",
     "recompute_early",
     "split",
     "split_late",
+    "transfer_steps",
     "unpaired",
     "unwired",
     "updates",

@@ -22,16 +22,16 @@ def launch_order(timeline: Timeline) -> Index:
 
     Of those that start together, one that another reads comes first; else the lower row.
     """
-    before, after = _arcs(timeline.program)
+    before, after = arcs(timeline.program)
     by_start = np.lexsort((np.arange(len(timeline.start)), timeline.start))
     place = np.empty_like(by_start)
     place[by_start] = np.arange(len(by_start))
     if (place[before] < place[after]).all():
         return by_start
-    return _extension(timeline.program, place, before, after)
+    return extension(timeline.program, place, before, after)
 
 
-def _arcs(program: Program) -> tuple[Index, Index]:
+def arcs(program: Program) -> tuple[Index, Index]:
     """Rows, and rows that have to come after them: the next of their lane, and who reads them."""
     is_first = np.isin(np.arange(len(program)), program.bounds[:-1])
     next_in_lane = np.flatnonzero(~is_first)
@@ -41,7 +41,7 @@ def _arcs(program: Program) -> tuple[Index, Index]:
     return before, after
 
 
-def _extension(program: Program, place: Index, before: Index, after: Index) -> Index:
+def extension(program: Program, place: Index, before: Index, after: Index) -> Index:
     """Of the rows that nothing still has to come before, the first by place, one after another."""
     waits = np.bincount(after, minlength=len(place)).tolist()
     followers: dict[int, list[int]] = defaultdict(list)

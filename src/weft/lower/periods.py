@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
 from weft.ir.actions import Actions, Index
-from weft.ir.kinds import Kind
+from weft.ir.kinds import EDGE_END, Kind
 from weft.ir.lanes import Lane, Period
 from weft.ir.program import Program
 
@@ -59,3 +60,30 @@ def step_of(program: Program) -> Index:
     step = actions.microbatch // program.microbatches
     is_of_weights = np.isin(actions.kind, (Kind.REDUCE, Kind.UPDATE))
     return np.where(is_of_weights, actions.version, step).astype(np.int64)
+
+
+def released(endless: Program) -> Index:
+    """For each action, the step whose data its device has to have to get there.
+
+    A sum or a transfer, on a lane of its own, needs what its values need; on one wire also what
+    comes before it at either end.
+    """
+    needs, (sends, before) = endless.dependencies, endless.turns
+    follows = np.isin(endless.actions.kind, (Kind.REDUCE, *EDGE_END))
+    enters = follows[needs.consumer]
+    consumer = np.append(needs.consumer[enters], sends)
+    producer = np.append(needs.producer[enters], before)
+    since = _accumulated(endless, np.where(follows, 0, step_of(endless)))
+    while follows.any():
+        earlier = since.copy()
+        np.maximum.at(since, consumer, earlier[producer])
+        since = _accumulated(endless, since)
+        if np.array_equal(since, earlier):
+            break
+    return since
+
+
+def _accumulated(endless: Program, step: Index) -> Index:
+    """For each action, the latest step in its lane so far."""
+    parts = [np.maximum.accumulate(step[first:stop]) for first, stop in pairwise(endless.bounds)]
+    return np.concatenate(parts)

@@ -8,7 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from weft.request.values import COUNT, FILE, SWITCH, TEXT, Amount, Bundle, Whole, given
+from weft.request.values import COUNT, FILE, SWITCH, TEXT, Amount, Bundle, OneOf, Whole, given
+
+ACCELERATORS = ("cpu", "cuda", "auto")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,6 +22,8 @@ class Training(Bundle):
     switch_after     synchronous steps before an asynchronous program begins
     predict          whether forwards use the weights as they will be, were updates all alike
     temper           steps in which a stage's learning rate grows to the whole one
+    accelerator      what ranks compute on; auto is GPUs where there are enough
+    share_gpus       whether several ranks may have one GPU
     """
 
     steps: int = given(COUNT, 50)
@@ -34,6 +38,8 @@ class Training(Bundle):
     switch_after: int = given(Whole(least=0), 0)
     predict: bool = given(SWITCH, False)
     temper: int | None = given(COUNT)
+    accelerator: str = given(OneOf(ACCELERATORS), "cpu")
+    share_gpus: bool = given(SWITCH, False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 from torch import nn
 
 from weft.cost import Cost
 from weft.errors import InputError
+from weft.ir.graph import Backward
 from weft.ir.kinds import Kind, Part
 from weft.ir.program import Program
 from weft.ir.versions import resident_versions
 from weft.ir.weights import StageGroups
-from weft.lower import executable
+from weft.lower import executable, one_wire
 from weft.notation import from_json, to_json
 from weft.runtime.criterion import Criterion, LossFunction
+from weft.runtime.device.accelerator import accelerator_of
+from weft.runtime.device.place import place_of
 from weft.runtime.lane.bind import Binder, Copies
 from weft.runtime.lane.lanes import Lanes
 from weft.runtime.lane.ring import Ring
@@ -28,9 +32,13 @@ from weft.runtime.ranks.agreement import (
     sums_of_copies,
     sums_of_ends,
 )
+from weft.runtime.ranks.carriers import WITH_NCCL
+from weft.runtime.ranks.clock import Recording
 from weft.runtime.ranks.world import World
 from weft.runtime.reading import Reading
 from weft.runtime.setting import Setting
+from weft.runtime.stage.captures import Capturer
+from weft.runtime.stage.graphed import Graphed
 from weft.runtime.stage.locks import Locks, locks_of
 from weft.runtime.stage.modules import copied, refuse_unsuited, unshared
 from weft.runtime.stage.randomness import Draw
@@ -39,7 +47,7 @@ from weft.runtime.stage.segments import segments_of
 from weft.runtime.stage.shapes import StageShapes, is_torchs
 from weft.runtime.stage.stage import Stage
 from weft.runtime.stage.trained import Trained
-from weft.runtime.suit import check_suits, forwards_of, kind_of
+from weft.runtime.suit import check_suits, dtype_of, forwards_of
 from weft.runtime.training import Training
 from weft.runtime.weights.options import Updating
 from weft.runtime.weights.staleness import check_ties, scoped
@@ -51,12 +59,13 @@ from weft.verify import check
 
 @dataclass(frozen=True, eq=False)
 class Task:
-    """What is to be trained, checked and lowered; the same on every rank.
+    """What is to be trained, checked and lowered; the same on every rank, but for the device.
 
     program  as it is walked
     shared   stages that share a module with another
     resident versions of each stage: a drain makes updates before the program would
     depth    messages that a channel must take
+    device   of the stages that this process holds
     """
 
     stages: Sequence[nn.Module]
@@ -73,9 +82,17 @@ class Task:
 
     @classmethod
     def of(
-        cls, stages: Sequence[nn.Module], program: Program, loss: LossFunction, updating: Updating
+        cls,
+        stages: Sequence[nn.Module],
+        program: Program,
+        loss: LossFunction,
+        updating: Updating,
+        devices: range,
     ) -> Task:
-        """Refuse what cannot be trained so; make of the program the one that ranks walk."""
+        """Refuse what cannot be trained so; make of the program the one that ranks walk.
+
+        This process will run these devices of it.
+        """
         check_suits(stages, program)
         refuse_unsuited(stages, loss)
         optimizer, scheduler = updating.factories
@@ -94,20 +111,60 @@ class Task:
             is_updating=optimizer is not None,
         )
         depth = check(walked).channel_depth or 0
-        dtype, device = kind_of(own)
+        places = program.placement.held[devices.start : devices.stop]
+        device = place_of(own, sorted({stage for held in places for _, stage in held}))
         resident = resident_versions(program)
         return cls(
-            own, ties, shared, walked, Ring(walked), norms, resident, updating, depth, dtype, device
+            own,
+            ties,
+            shared,
+            walked,
+            Ring(walked),
+            norms,
+            resident,
+            updating,
+            depth,
+            dtype_of(own),
+            device,
         )
+
+    def over(self, world: World, cost: Cost | None) -> Task:
+        """The same over a transport that needs transfers of a device in one order."""
+        if world.carrier not in WITH_NCCL:
+            return self
+        walked = one_wire(self.program, cost, is_ordered=world.keeps_order)
+        check(walked)
+        return replace(self, program=walked, ring=Ring(walked))
+
+
+def agreed(world: World, cost: Cost | None) -> Cost | None:
+    """Rank 0's cost: by two of them, ranks would launch their actions in two orders."""
+    share = b"" if cost is None else to_json(cost).encode()
+    first = world.gather(share, "the cost")[0]
+    found = from_json(first.decode()) if first else None
+    assert found is None or isinstance(found, Cost)
+    return found
 
 
 class Assembly:
-    """What a process has of a pipeline."""
+    """What a process has of a pipeline.
+
+    capturing  makes what captures the work of a stage, where stages are replayed
+    """
 
     def __init__(
-        self, task: Task, world: World, loss: LossFunction, seed: int, cost: Cost | None
+        self,
+        task: Task,
+        world: World,
+        loss: LossFunction,
+        seed: int,
+        cost: Cost | None,
+        capturing: Callable[[torch.device], Capturer] | None = None,
+        *,
+        is_recorded: bool = True,
     ) -> None:
         self._task, self._world, self._draw = task, world, Draw(seed)
+        self._capturing = capturing
         known = f"{task.program.digest} {seed} {structure(task.stages)}"
         self.compare(known, "program, seed or stages")
         self.modules = self._copied()
@@ -115,21 +172,27 @@ class Assembly:
         model = Model(task.stages, task.ties, task.resident, self.modules)
         ring = task.ring
         self.weights = Weights(ring.source, ring.numbers, model, task.updating, task.norms, world)
+        for group in self.weights.all_groups:
+            group.is_in_fixed_memory = capturing is not None
         self.criterion = Criterion(loss, task.device)
-        shapes = StageShapes(task.stages, task.program.graph, loss, task.updating.precision)
+        graph, precision = task.program.graph, task.updating.precision
+        shapes = StageShapes(task.stages, graph, loss, task.device, precision)
         copies = {place: self._segments(*place) for place in self.modules}
         stages = [
             Trained(stage, self._locks(index), shapes if len(found) == 1 else None)
             for (_, index), found in copies.items()
             for stage in found
         ]
-        cost = self._agreed(cost)
-        setting = Setting(world, stages, shapes, self.criterion, self._draw, task.device)
-        forwards = Ring(forwards_of(ring.program))
+        accelerator = accelerator_of(task.device)
+        record = partial(Recording, accelerator, is_kept=is_recorded)
+        setting = Setting(world, stages, shapes, self.criterion, self._draw, record)
+        forwards = forwards_of(ring.program)
+        if any(lane.is_one_wire for lane in ring.program.lanes):
+            forwards = one_wire(forwards, cost, is_ordered=world.keeps_order)
         lanes = self._bound(ring, copies, shapes, self.weights, cost)
         self.compare(lanes.digest, "the orders in which actions are launched")
         self.training = Training(lanes, self.weights, setting)
-        self.reading = Reading(self._bound(forwards, copies, shapes, None, None), setting)
+        self.reading = Reading(self._bound(Ring(forwards), copies, shapes, None, None), setting)
 
     def close(self) -> None:
         self.training.close()
@@ -165,7 +228,22 @@ class Assembly:
         parts = segments_of(module, cut // len(Part)) if cut else [module]
         stashes = self.weights.stashes(pipe, index)
         roles = [self._role(index, place, len(parts), stashes) for place in range(len(parts))]
-        return [Stage(part, self._draw, role) for part, role in zip(parts, roles, strict=True)]
+        return [self._made(part, role) for part, role in zip(parts, roles, strict=True)]
+
+    def _made(self, module: nn.Module, role: Role) -> Stage:
+        """A stage, which is replayed where it is asked for and something in it is learned from."""
+        extent = self._task.program.graph.stages[role.index].backward
+        is_still = extent is Backward.NONE or next(module.parameters(), None) is None
+        if self._capturing is None or is_still:
+            return Stage(module, self._draw, role)
+        return Graphed(
+            module,
+            self._draw,
+            role,
+            self._capturing(self._task.device),
+            judge=self.criterion if role.loss is not None else None,
+            ends_at_input=extent is Backward.INPUT,
+        )
 
     def _role(self, index: int, place: int, count: int, stashes: Sequence[Stash]) -> Role:
         """What the segment at a place of as many is; a stage that is not cut has one."""
@@ -199,14 +277,6 @@ class Assembly:
             task.ring.program, index, is_shared=index in task.shared, is_tied=index in tied
         )
 
-    def _agreed(self, cost: Cost | None) -> Cost | None:
-        """Rank 0's cost: by two of them, ranks would launch their actions in two orders."""
-        share = b"" if cost is None else to_json(cost).encode()
-        first = self._world.gather(share, "the cost")[0]
-        found = from_json(first.decode()) if first else None
-        assert found is None or isinstance(found, Cost)
-        return found
-
     def _bound(
         self,
         ring: Ring,
@@ -216,7 +286,7 @@ class Assembly:
         cost: Cost | None,
     ) -> Lanes:
         transport = self._world.transport
-        binder = Binder(ring, self._world.devices, copies, transport, shapes, weights)
+        binder = Binder(ring, self._world.devices, copies, transport, shapes, weights, cost)
         return Lanes(binder, transport, cost, self._task.device)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
@@ -14,6 +14,14 @@ from weft.runtime.ranks.losses import LossReports
 from weft.runtime.stage.values import Value
 
 LossFunction: TypeAlias = Callable[..., Tensor]  # of the output and the target of a microbatch
+
+
+class Terms(NamedTuple):
+    """What a microbatch is judged by."""
+
+    target: Value
+    weight: float
+    scale: float | None
 
 
 class Criterion:
@@ -37,14 +45,18 @@ class Criterion:
         else:
             self._scale_of[number] = scale
 
-    def __call__(self, output: Any, number: int) -> Tensor:
-        """The loss of a microbatch, as it is differentiated."""
-        wanted = self._targets[number].to(self._device).arguments
-        loss = self.loss(output, *wanted) * self._weights[number]
+    def terms(self, number: int) -> Terms:
+        """What a microbatch is judged by; its loss is reported without this scale."""
+        scale = None
         if number in self._scale_of:
             scale = self._scales[number] = self._scale_of[number]()
-            loss = loss * scale
-        return loss
+        return Terms(self._targets[number], self._weights[number], scale)
+
+    def __call__(self, output: Any, number: int) -> Tensor:
+        """The loss of a microbatch, as it is differentiated."""
+        target, weight, scale = self.terms(number)
+        loss = self.loss(output, *target.to(self._device).arguments) * weight
+        return loss if scale is None else loss * scale
 
     def unscaled(self, number: int, loss: Loss) -> Loss:
         """A loss as the user sees it."""
@@ -69,24 +81,16 @@ class Reports:
             del self._runs[step], self._found[step]
 
     def add(self, step: int, microbatch: int, loss: Loss) -> None:
-        """Take a loss; one that a device may still compute waits until `send_complete`."""
+        """Take a loss, which a device may still compute."""
         found = self._found[step]
         found[microbatch] = loss
-        if len(found) == self._due and not any(isinstance(one, Tensor) for one in found.values()):
-            self._send(step)
-
-    def send_complete(self) -> None:
-        """Send what is complete."""
-        for step in [step for step, found in self._found.items() if len(found) == self._due]:
-            self._send(step)
+        if len(found) == self._due:
+            self._reported.report(self._runs.pop(step), self._found.pop(step))
 
     def forget(self) -> None:
         """A step has failed."""
         self._runs.clear()
         self._found.clear()
-
-    def _send(self, step: int) -> None:
-        self._reported.report(self._runs.pop(step), self._found.pop(step))
 
 
 def losses_due(program: Program, devices: range) -> int:

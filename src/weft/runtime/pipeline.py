@@ -27,15 +27,19 @@ from weft.cost import Cost
 from weft.errors import Disagreement, InputError, NonfiniteError
 from weft.ir.program import Program
 from weft.lower import unwired
-from weft.runtime.assembly import Assembly, Task
+from weft.runtime.assembly import Assembly, Task, agreed
 from weft.runtime.batch import Data, checksum, cut, weights_of
 from weft.runtime.criterion import LossFunction
+from weft.runtime.device.place import current, devices_here
 from weft.runtime.ranks.blame import failure_of
+from weft.runtime.ranks.carriers import Carrier
 from weft.runtime.ranks.clock import Recording
 from weft.runtime.ranks.losses import RunLosses
-from weft.runtime.ranks.world import Carrier, World, world_of
+from weft.runtime.ranks.world import World, world_of
 from weft.runtime.result import Flight, Result
+from weft.runtime.stage.captures import CudaGraphs
 from weft.runtime.stage.values import Value
+from weft.runtime.suit import check_capturable
 from weft.runtime.weights.options import (
     Factories,
     NamedParameters,
@@ -64,12 +68,17 @@ class Pipeline:
     seed       of everything random; see `weft.runtime.stage.randomness`
     nonfinite  what to do on all ranks when the loss or the norm is not finite: stop with an
                error, skip the update, or ignore it
-    deadline   seconds after which a wait for another rank is an error, from here on; but a first
-               step or evaluation, once all ranks have come to it, takes as long as they live
-    transport  shared memory on one host and gloo between hosts, or NCCL, or "loopback" for all
-               devices in this process; see `weft.runtime.transport`
+    deadline   seconds after which a wait for another rank is an error, from here on
+    first_deadline  the same in a first step or evaluation, once all ranks have come to it, as
+               kernels are loaded and stages may be compiled; None waits for as long as they live
+    transport  shared memory on one host and gloo between hosts; on GPUs copies from one to
+               another ("peer") on one host and NCCL between hosts; or "loopback" for all devices in
+               this process; see `weft.runtime.transport`
     cost       by which actions are launched in the order in which they would start; unit costs
                where nothing is known; rank 0's is everybody's
+    record     whether steps have timelines; on a GPU that takes two events for each action
+    graphs     whether stages are captured as CUDA graphs after two steps, and replayed from then
+               on: the same bits, launched with less work on the host
 
     `program` is what runs: the given one with its messages, sums and updates.
     """
@@ -90,8 +99,11 @@ class Pipeline:
         seed: int = 0,
         nonfinite: Nonfinite = "stop",
         deadline: float | None = 60.0,
+        first_deadline: float | None = 1800.0,
         transport: Carrier = "auto",
         cost: Cost | None = None,
+        record: bool = True,
+        graphs: bool = False,
     ) -> None:
         updating = Updating(
             factories=Factories(optimizer, scheduler),
@@ -102,7 +114,9 @@ class Pipeline:
             precision=precision,
             scale=scale,
         )
-        task = Task.of(stages, program, loss, updating)
+        task = Task.of(stages, program, loss, updating, devices_here(program, transport))
+        if graphs:
+            check_capturable(task.program)
         self.program, self._task, self._deadline = task.program, task, deadline
         self._runs, self._is_compared, self._is_closed = 0, False, False
         self._world: World = world_of(
@@ -111,9 +125,16 @@ class Pipeline:
             carrier=transport,
             device=task.device,
             deadline=deadline,
+            patience=first_deadline,
         )
         with self._failing_together():
-            self._parts = Assembly(task, self._world, loss, seed, cost)
+            cost = agreed(self._world, cost)
+            self._task = task = task.over(self._world, cost)
+            self.program = task.program
+            capturing = CudaGraphs if graphs else None
+            self._parts = Assembly(
+                task, self._world, loss, seed, cost, capturing, is_recorded=record
+            )
 
     def step(
         self,
@@ -247,7 +268,8 @@ class Pipeline:
         if self._is_closed:
             raise InputError("this pipeline is closed: make another one to go on")
         try:
-            yield
+            with current(self._task.device):
+                yield
             self._world.end()
         except Disagreement:
             raise  # all ranks raise it

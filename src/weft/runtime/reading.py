@@ -19,7 +19,7 @@ class Reading:
 
     def __init__(self, lanes: Lanes, setting: Setting) -> None:
         self._lanes = lanes
-        self._world, self._stages, self._shapes, self._criterion, self._draw, self._device = setting
+        self._world, self._stages, self._shapes, self._criterion, self._draw, self._record = setting
         world = setting.world
         self.program: Program = lanes.binder.program
         self._reports = Reports(world.losses, losses_due(self.program, world.devices))
@@ -39,9 +39,8 @@ class Reading:
             self._criterion.begin(number, target, weight)
         known = self._world.losses.open(run, len(inputs))
         self._reports.begin(self.steps, run)
-        recording = Recording(self._device)
+        recording = self._record()
         self._lanes.run((self.steps + 1) * len(inputs), recording)
-        self._reports.send_complete()
         self.steps += 1
         return known, recording
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -12,12 +13,26 @@ from torch import Tensor
 
 from weft.cost import Share
 from weft.errors import InputError
+from weft.ir.actions import Action
 from weft.ir.kinds import Kind
 from weft.ir.program import Program
 from weft.runtime.lane.ring import PER_UPDATE, Ring, keys_of, window
 from weft.runtime.ranks.clock import Recording
 from weft.runtime.ranks.losses import LossReports, RunLosses
 from weft.timeline import Timeline
+
+
+class Span(NamedTuple):
+    """What this process ran for an update, and for how many seconds, without what it waited for.
+
+    An action, or, where it `is_closing`, what closed the gradients after that action. Updates are
+    counted from where the program began.
+    """
+
+    action: Action
+    update: int
+    is_closing: bool
+    seconds: float
 
 
 @dataclass(frozen=True)
@@ -49,13 +64,22 @@ class Result:
     @cached_property
     def timeline(self) -> Timeline:
         """When this process did what; `Pipeline.gathered` has all ranks."""
+        found = self._recorded.seconds()
+        times = {row: (start, end) for row, _, start, end in found if row >= 0}
+        return _timeline(self._program, times)
+
+    def spans(self) -> Iterator[Span]:
+        """What this process ran, in order on each of its threads."""
+        return _spans(self._program, self._recorded)
+
+    @property
+    def _recorded(self) -> Recording:
         if self._recording is None:
             raise InputError(
                 "the actions of an asynchronous step are spread over several calls; the flight that"
                 " Pipeline.drain() returns has their timeline"
             )
-        times = {row: (start, end) for row, _, start, end in self._recording.seconds() if row >= 0}
-        return _timeline(self._program, times)
+        return self._recording
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,15 +100,32 @@ class Flight:
         rows = {key: row for row, key in enumerate(keys_of(program.actions))}
         known, times = [*keys_of(ring.program.actions)], {}
         for row, lap, start, end in self._recording.seconds():
+            if row < 0:
+                continue
             *rest, version, microbatch = known[row]
             if rest[0] in PER_UPDATE:
                 version += lap * ring.updates - self._since
             else:
                 microbatch += lap * ring.numbers - self._since * program.microbatches
             key = (*rest, version, microbatch)
-            if row >= 0 and key in rows:
+            if key in rows:
                 times[rows[key]] = (start, end)
         return _timeline(program, times)
+
+    def spans(self) -> Iterator[Span]:
+        """What this process ran, in order on each of its threads."""
+        return _spans(self._ring.program, self._recording)
+
+
+def _spans(program: Program, recording: Recording) -> Iterator[Span]:
+    """What was recorded of a program that runs once in each lap."""
+    for row, lap, start, end in recording.seconds():
+        action = program.actions[max(row, ~row)]
+        if action.kind in PER_UPDATE:
+            update = action.version or 0
+        else:
+            update = (action.microbatch or 0) // program.microbatches
+        yield Span(action, lap * program.steps + update, row < 0, end - start)
 
 
 def _timeline(program: Program, times: Mapping[int, tuple[float, float]]) -> Timeline:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-import torch
-
 from weft.runtime.criterion import Criterion
+from weft.runtime.ranks.clock import Recording
 from weft.runtime.ranks.world import World
 from weft.runtime.stage.randomness import Draw
 from weft.runtime.stage.shapes import StageShapes
@@ -22,4 +21,4 @@ class Setting(NamedTuple):
     shapes: StageShapes
     criterion: Criterion
     draw: Draw
-    device: torch.device
+    record: Callable[[], Recording]

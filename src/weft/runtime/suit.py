@@ -111,6 +111,29 @@ def _check_frozen(stages: Sequence[nn.Module], program: Program) -> None:
             )
 
 
+def check_capturable(program: Program) -> None:
+    """Refuse a program whose stages cannot be replayed from CUDA graphs."""
+    kinds = program.actions.kind
+    reasons = {
+        "computes with several versions of the weights, which are not in one place": (
+            program.period is not None
+        ),
+        "recomputes forwards, which is no use where graphs keep their memory": (
+            (kinds == Kind.R).any()
+        ),
+        "moves what forwards keep to the host, where no graph finds it": (
+            (kinds == Kind.OFFLOAD).any()
+        ),
+        "runs parts of a stage beside the computation": (program.actions.segment >= 0).any(),
+    }
+    for why, is_so in reasons.items():
+        if is_so:
+            raise InputError(
+                f"{program.name} {why}: graphs=True is for synchronous programs of whole stages"
+                f" without recomputation or offload. Leave graphs off, or use another program"
+            )
+
+
 def forwards_of(program: Program) -> Program:
     """The forwards of the first step alone, in their order, with their messages."""
     lanes = {}
@@ -124,9 +147,7 @@ def forwards_of(program: Program) -> Program:
     return wires(program.with_lanes(lanes, period=None, ties=(), norms=()))
 
 
-def kind_of(stages: Sequence[nn.Module]) -> tuple[torch.dtype, torch.device]:
-    """The type and device of the first weight."""
-    for stage in stages:
-        for weight in stage.parameters():
-            return weight.dtype, weight.device
-    return torch.get_default_dtype(), torch.device("cpu")
+def dtype_of(stages: Sequence[nn.Module]) -> torch.dtype:
+    """The type of the first weight."""
+    weights = (weight for stage in stages for weight in stage.parameters())
+    return next((weight.dtype for weight in weights), torch.get_default_dtype())

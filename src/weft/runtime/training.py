@@ -33,12 +33,11 @@ class Training:
 
     def __init__(self, lanes: Lanes, weights: Weights, setting: Setting) -> None:
         self._lanes, self._weights, self._policy = lanes, weights, weights.policy
-        self._world, self._stages, self._shapes, self._criterion, self._draw, self._device = setting
+        self._world, self._stages, self._shapes, self._criterion, self._draw, self._record = setting
         self._ring, world = lanes.binder.ring, setting.world
         self._count = self._ring.source.microbatches
         self._reports = Reports(world.losses, losses_due(self._ring.source, world.devices))
         lanes.binder.batch.on_loss = self._on_loss
-        weights.policy.report = self._reports.send_complete
         stale = weights.policy.updating.staleness
         self._warmup = stale.warmup if stale else 0
         self.steps = 0  # that batches were given for
@@ -88,10 +87,9 @@ class Training:
 
     def _run(self, first: int) -> Recording | None:
         if not self._ring.is_periodic:
-            recording = Recording(self._device)
+            recording = self._record()
             try:
                 self._lanes.run(first + self._count, recording)
-                self._reports.send_complete()
             except BaseException:
                 self._weights.give_up()
                 self._reports.forget()
@@ -99,10 +97,7 @@ class Training:
             return recording
         self._is_broken = True
         is_recorded = first < self._recorded_until + self._ring.numbers  # what is in flight, too
-        self._lanes.run(
-            first + self._count, self._recording if is_recorded else Recording(self._device)
-        )
-        self._reports.send_complete()
+        self._lanes.run(first + self._count, self._recording if is_recorded else self._record())
         self._is_broken = False
         self._forget()
         return None
@@ -134,7 +129,6 @@ class Training:
         self._is_broken = True
         given = (self.steps - self._policy.origin) * self._count
         self._lanes.drain(given, self._recording)
-        self._reports.send_complete()
         self._world.transport.end()
         self._is_broken = False
         landed = self._landed()
@@ -151,7 +145,7 @@ class Training:
     def _begin_flight(self) -> None:
         self._since = self.steps - self._policy.origin
         self._recorded_until = (self._since + RECORDED) * self._count
-        self._recording = Recording(self._device)
+        self._recording = self._record()
 
     def _landed(self) -> Flight:
         """What has run since the last drain."""

@@ -47,7 +47,7 @@ def binding_dependency(program: Program, delays: Seconds, end: Seconds) -> Index
 
 
 def deciders(program: Program, cost: Cost, binding: Index, end: Seconds) -> Index:
-    """For each action, the lane mate or the producer that holds it back longer; -1 for none."""
+    """For each action, what holds it back longest: lane mate, producer or turn; -1 for none."""
     delays, first = cost.delays(program), program.first_of_slot
     free = end + cost.gaps(program)[program.slot_of]
     mate = np.where(first > program.bounds[program.lane_of[first]], first - 1, -1)
@@ -56,6 +56,11 @@ def deciders(program: Program, cost: Cost, binding: Index, end: Seconds) -> Inde
     producer = program.dependencies.producer[binding[reads]]
     is_later = end[producer] + delays[binding[reads]] > until[reads]
     decider[reads[is_later]] = producer[is_later]
+    until[reads[is_later]] = (end[producer] + delays[binding[reads]])[is_later]
+    sends, before = program.turns
+    slots = program.slot_of[sends]
+    waits = end[before] > until[slots]
+    decider[slots[waits]] = before[waits]
     return decider[program.slot_of]
 
 

@@ -7,6 +7,7 @@
     OFFLOAD                                    - saved state
     ONLOAD        + saved state
     RECV          + value                      (its reader gives it back at its end)
+    F B I W R     + scratch                    - scratch
     UPDATE                                     + a weight version, where versions are kept
     FREE                                       - that version; without FREEs its last user does
 
@@ -90,7 +91,7 @@ def _total(curves: list[Curve]) -> Curve:
 def usage(program: Program, cost: Cost, start: Seconds, end: Seconds) -> Usage:
     """Memory by category on every device over time."""
     changes = _activation_changes(program, cost) + _buffer_changes(program, cost)
-    changes += _version_changes(program, cost)
+    changes += _scratch_changes(program, cost) + _version_changes(program, cost)
     curves: list[dict[Category, Curve]] = [{} for _ in range(program.devices)]
     for category in Category:
         of_category = [change for change in changes if change.category is category]
@@ -219,6 +220,18 @@ def _buffer_changes(program: Program, cost: Cost) -> list[_Change]:
     return [
         _Change(Category.BUFFERS, received, sizes, is_at_start=True),
         _Change(Category.BUFFERS, read, -sizes, is_at_start=False),
+    ]
+
+
+def _scratch_changes(program: Program, cost: Cost) -> list[_Change]:
+    """What a computation needs while it runs."""
+    if cost.memory.scratch is None:
+        return []
+    rows = np.flatnonzero(program.actions.kind <= Kind.R)
+    sizes = np.array(cost.memory.scratch)[program.actions.stage[rows]]
+    return [
+        _Change(Category.BUFFERS, rows, sizes, is_at_start=True),
+        _Change(Category.BUFFERS, rows, -sizes, is_at_start=False),
     ]
 
 

@@ -41,6 +41,7 @@ def summary(outcome: Outcome) -> dict[str, object]:
         "measured_step": outcome.measured_step,
         "bubble": outcome.bubble._asdict(),
         "peak_memory": outcome.peak_memory,
+        "accelerator": outcome.accelerator,
         **(asynchronous if any(outcome.staleness) else {}),
     }
 

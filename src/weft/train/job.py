@@ -54,7 +54,8 @@ def trained(
         metrics.append(_metrics(job, step, (result.loss, result.norm), timelines[-1], seconds))
         watch(metrics[-1])
     middle = sorted(timelines, key=lambda timeline: timeline.makespan)[len(timelines) // 2]
-    return Outcome(settings.program, tuple(metrics), simulate(pipeline.program, cost), middle)
+    predicted = simulate(pipeline.program, cost)
+    return Outcome(settings.program, tuple(metrics), predicted, middle, job.accelerator)
 
 
 def _asynchronous(job: Workload, program: Program, watch: Watch, cost: Cost) -> Outcome:
@@ -88,7 +89,8 @@ def _asynchronous(job: Workload, program: Program, watch: Watch, cost: Cost) -> 
             f" schedule"
         )
     timeline = replace(pipeline.gathered(flight), cost=cost)
-    return Outcome(program, tuple(metrics), simulate(timeline.program, cost), timeline)
+    predicted = simulate(timeline.program, cost)
+    return Outcome(program, tuple(metrics), predicted, timeline, job.accelerator)
 
 
 def _without_length(

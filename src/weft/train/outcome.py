@@ -42,6 +42,7 @@ class Outcome:
     metrics: tuple[Metrics, ...]
     predicted: Timeline
     measured: Timeline
+    accelerator: str  # on which it was measured, in words
 
     @property
     def losses(self) -> list[float]:

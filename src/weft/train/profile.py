@@ -33,8 +33,8 @@ def doubts(settings: Settings, cost: Cost) -> Iterator[str]:
     measurement = cost.measurement
     if measurement is None:
         return
-    here = machine(torch.device("cpu"))
-    if found := _differences(measurement.machine, here):
+    here = {"device": "CPU", **machine(torch.device(settings.accelerator))}
+    if found := _differences({"device": "CPU", **measurement.machine}, here):
         yield f"the cost was measured on another machine, with {', '.join(found)}"
     if measurement.ranks != settings.program.devices:
         yield (

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from weft.errors import InputError
 from weft.ir.program import Program
 from weft.request import Training
 from weft.runtime.suit import is_asynchronous
+from weft.train.accelerator import chosen, seat
 from weft.train.data import Data
 
 
@@ -26,6 +27,12 @@ class Settings(Training):
                 f"{self.program.name} is synchronous: --switch-after, --predict and --temper are"
                 f" for asynchronous schedules"
             )
+
+    def on_this_machine(self) -> Settings:
+        """The same with `auto` decided; InputError where this machine has too few GPUs."""
+        _, ranks, gpus = seat(self.program.devices)
+        found = chosen(self.accelerator, ranks=ranks, gpus=gpus, is_sharing=self.share_gpus)
+        return replace(self, accelerator=found, share_gpus=self.share_gpus and found == "cuda")
 
     @property
     def sequences(self) -> int:

@@ -19,6 +19,7 @@ from weft.models import gpt
 from weft.runtime import Staleness, split
 from weft.runtime.profile import Effort, Sample, profiled
 from weft.runtime.reference import versions_of
+from weft.train.accelerator import described, taken
 from weft.train.data import Batches
 from weft.train.settings import Settings
 
@@ -42,7 +43,8 @@ class Workload:
 
     def __init__(self, settings: Settings) -> None:
         torch.set_num_threads(1)  # a device has one, and more would add up in another order
-        self._settings = settings
+        self._settings = settings = settings.on_this_machine()
+        self._device = taken(settings.accelerator, settings.program.devices)
         self._batches = Batches(settings.data, context=settings.context)
         self._optimizers: list[Optimizer] = []
         self.stages = self._cut()
@@ -54,7 +56,8 @@ class Workload:
                 f"{self._settings.layers} layers, embedding and head make {most} stages at most,"
                 f" {self._settings.program.name} has {stages}; use --layers {stages - 2}"
             )
-        return split(self._model(), stages=stages, layers=layers_of(self._settings.layers, stages))
+        sizes = layers_of(self._settings.layers, stages)
+        return split(self._model().to(self._device), stages=stages, layers=sizes)
 
     def _model(self) -> nn.Sequential:
         settings = self._settings
@@ -116,6 +119,11 @@ class Workload:
             return max(t - version(t, i, s) for s in stages for i in microbatches)
 
         return stale
+
+    @property
+    def accelerator(self) -> str:
+        """What computes, in words."""
+        return described(self._settings.accelerator, self._settings.program.devices)
 
     @property
     def steps(self) -> int:

@@ -14,6 +14,7 @@ from weft.ir.actions import Action, Actions
 from weft.ir.earliest import Precedence, Seconds, earliest
 from weft.ir.kinds import Kind
 from weft.ir.program import Program
+from weft.lower import Groups, unwired
 from weft.notation.tokens import token, written
 from weft.verify.absence import Absence, absences
 from weft.verify.channels import Blocking
@@ -35,6 +36,7 @@ class Limits(NamedTuple):
     channel_depth: int | None = None
     cost: Cost | None = None
     versions: Sequence[int] | None = None
+    groups: Groups | None = None  # of transfers, in the program as it was given
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,6 +57,15 @@ class Context:
             for index, lane in enumerate(program.lanes)
         }
         return replace(self, program=program.with_lanes(lanes))
+
+    def without_wires(self) -> Context:
+        """The same without sends and receives."""
+        return replace(self, program=unwired(self.program))
+
+    @cached_property
+    def has_one_wire(self) -> bool:
+        """Whether transfers of a device wait for each other."""
+        return any(lane.is_one_wire for lane in self.program.lanes)
 
     # words
 

@@ -119,11 +119,11 @@ def _relations(program: Program) -> Defects:
 
 
 def _held(lane: Lane) -> frozenset[Kind]:
-    """The kinds that a lane may hold; a wire lane those of its end of its channel."""
+    """The kinds that a lane may hold; a wire lane those of its end of its channel, or all."""
     if lane.stream is not Stream.WIRE:
         return _HELD[lane.stream] if lane.channel is None else frozenset()
     if lane.channel is None:
-        return frozenset()
+        return frozenset(kind for ends in ENDS.values() for kind in ends)
     source, destination, direction = lane.channel
     carried = ENDS.values() if direction is Direction.BOTH else [ENDS[direction]]
     return frozenset(

@@ -11,7 +11,6 @@ Wherever a run ends, it ends with what is left of its microbatches, in the order
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,9 +19,10 @@ from weft.ir.actions import Actions, Index
 from weft.ir.kinds import Kind, Stream
 from weft.ir.program import Program
 from weft.lower import unpaired
-from weft.lower.periods import step_of, taking, without_epilogue
+from weft.lower.periods import released, step_of, taking, without_epilogue
 from weft.notation.tokens import token, written
 from weft.verify.context import Breach, Context
+from weft.verify.transfers import late_transfers
 
 _COMPUTED = (Kind.F, Kind.B, Kind.I, Kind.W, Kind.R, Kind.REDUCE, Kind.UPDATE)
 _COMPARED = ("stage", "kind", "microbatch", "span", "version", "pipe", "edge", "segment")
@@ -43,6 +43,7 @@ def in_step(context: Context) -> Iterator[Breach]:
     endless = _endless(context)
     yield from _late_forwards(context, endless, released(endless))
     yield from _late_gradients(context, endless, released(endless))
+    yield from late_transfers(context)
 
 
 def without_end(program: Program, microbatches: int) -> Program:
@@ -50,30 +51,6 @@ def without_end(program: Program, microbatches: int) -> Program:
     assert program.period is not None
     repeats = 1 + -(-microbatches // max(1, program.period.microbatches))
     return without_epilogue(_computed(program), repeats)
-
-
-def released(endless: Program) -> Index:
-    """For each action, the step whose data its device has to have to get there.
-
-    A sum of gradients, on a lane of its own, needs what its gradients need.
-    """
-    consumer, producer = endless.dependencies.consumer, endless.dependencies.producer
-    is_sum = endless.actions.kind == Kind.REDUCE
-    enters = is_sum[consumer]
-    since = _accumulated(endless, np.where(is_sum, 0, step_of(endless)))
-    while is_sum.any():
-        before = since.copy()
-        np.maximum.at(since, consumer[enters], before[producer[enters]])
-        since = _accumulated(endless, since)
-        if np.array_equal(since, before):
-            break
-    return since
-
-
-def _accumulated(endless: Program, step: Index) -> Index:
-    """For each action, the latest step in its lane so far."""
-    parts = [np.maximum.accumulate(step[first:stop]) for first, stop in pairwise(endless.bounds)]
-    return np.concatenate(parts)
 
 
 def _uneven(context: Context) -> Iterator[Breach]:

@@ -181,14 +181,13 @@ def _unreceived(context: Context, send: Kind, receive: Kind) -> Iterator[Breach]
 
 def _astray(context: Context) -> Iterator[Breach]:
     """Sends and receives on a channel to or from a device that does not hold the other stage."""
-    program, actions = context.program, context.program.actions
+    program = context.program
+    has_channel = np.array([lane.channel is not None for lane in program.lanes])[program.lane_of]
     far_end = np.array([_far_end(lane) for lane in program.lanes], np.int64)[program.lane_of]
-    ends = np.array(program.graph.edges, np.int64).reshape(-1, 2)
-    for kind, end in EDGE_END.items():
-        rows = context.coverage.rows(Kind(kind))
-        wanted = program.placement.table[actions.pipe[rows], ends[actions.edge[rows], 1 - end]]
-        is_astray = far_end[rows] != wanted
-        for row, home in zip(rows[is_astray].tolist(), wanted[is_astray].tolist(), strict=True):
+    is_astray = has_channel & (program.far_end != far_end)
+    for kind in EDGE_END:
+        rows = np.flatnonzero(is_astray & (program.actions.kind == kind))
+        for row, home in zip(rows.tolist(), program.far_end[rows].tolist(), strict=True):
             yield context.at(
                 row,
                 f"device {program.device_of[row]} lists {context.token(row)} on a channel with"

@@ -9,6 +9,7 @@ from typing import NamedTuple, TypeAlias
 from weft.cost import Cost
 from weft.errors import InputError, ProgramError
 from weft.ir.program import Program
+from weft.lower import Groups
 from weft.verify.context import Breach, Context, Limits
 from weft.verify.form import well_formed
 from weft.verify.limits import deep_enough, within_memory
@@ -16,6 +17,7 @@ from weft.verify.order import free_of_deadlock, ordered
 from weft.verify.periods import in_step, periodic
 from weft.verify.presence import complete, drained, offloaded, placed, produced
 from weft.verify.report import MOST_FINDINGS, Finding, Report
+from weft.verify.transfers import in_one_order
 from weft.verify.versions import versioned
 from weft.verify.wires import matched
 
@@ -46,8 +48,9 @@ RULES = (
     Rule(2, "periodic", "a run ends with what its body leaves, however long it is", periodic),
     Rule(2, "in step", "a step needs no data of the next one", in_step),
     Rule(3, "deadlock", "no devices wait for each other indefinitely", free_of_deadlock),
-    Rule(4, "channel depth", "blocking sends do not lock up at the depth given", deep_enough),
-    Rule(4, "memory", "every device stays within its memory", within_memory),
+    Rule(4, "one order", "no transfers on one wire wait for each other indefinitely", in_one_order),
+    Rule(5, "channel depth", "blocking sends do not lock up at the depth given", deep_enough),
+    Rule(5, "memory", "every device stays within its memory", within_memory),
 )
 
 
@@ -57,17 +60,19 @@ def verify(
     channel_depth: int | None = None,
     cost: Cost | None = None,
     versions: Sequence[int] | None = None,
+    groups: Groups | None = None,
 ) -> Report:
     """The breaches of the rules; the report also knows how deep channels of blocking sends are.
 
     channel_depth  a depth at which blocking sends must run
     cost           its memory capacity must suffice
     versions       for each stage, the most weight versions a device may keep
+    groups         transfers that each device posts together must not wait for each other, either
     """
     if versions is not None and len(versions) != program.stages:
         raise InputError(f"versions are claimed for {len(versions)} of {program.stages} stages")
     unrolled = program.unrolled(REPEATS) if program.period else program
-    context = Context(unrolled, Limits(channel_depth, cost, versions), program)
+    context = Context(unrolled, Limits(channel_depth, cost, versions, groups), program)
     broken = _broken(context)
     runs = all(rule.level == RULES[-1].level for rule, _ in broken)
     return Report(
@@ -83,9 +88,12 @@ def check(
     channel_depth: int | None = None,
     cost: Cost | None = None,
     versions: Sequence[int] | None = None,
+    groups: Groups | None = None,
 ) -> Report:
     """The report of a valid program; ProgramError for any other."""
-    report = verify(program, channel_depth=channel_depth, cost=cost, versions=versions)
+    report = verify(
+        program, channel_depth=channel_depth, cost=cost, versions=versions, groups=groups
+    )
     if not report.is_valid:
         raise ProgramError(report.findings, report.shown)
     return report

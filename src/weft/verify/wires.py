@@ -87,13 +87,18 @@ def _parted(context: Context) -> Iterator[Breach]:
     _, firsts = np.unique(ends, axis=1, return_index=True)
     for send, receive in zip(sends[firsts].tolist(), receives[firsts].tolist(), strict=True):
         there, here = (program.lanes[program.lane_of[row]].channel for row in (send, receive))
-        if there and here and there[:2] == here[:2] and there != here:
+        is_same_way = not (there and here) or there[:2] == here[:2]
+        if is_same_way and there != here:
             yield context.at(
                 receive,
-                f"device {here.destination} expects {context.token(receive)} on the channel for"
-                f" {_NAMES[here.direction]}, but {context.token(send)} leaves on the one for"
-                f" {_NAMES[there.direction]}. List both on one channel.",
+                f"device {program.device_of[receive]} expects {context.token(receive)} on the"
+                f" {_name(here)}, but {context.token(send)} leaves on the {_name(there)}."
+                f" List both on {'one channel' if there and here else 'channels, or on wires'}.",
             )
+
+
+def _name(channel: Channel | None) -> str:
+    return f"channel for {_NAMES[channel.direction]}" if channel else "wire of its device"
 
 
 _NAMES = {

@@ -16,7 +16,7 @@ from tests.runtime.habits.minimal import reduced
 from tests.runtime.habits.ranks import judge_in_ranks
 from tests.runtime.ranks import TRANSPORTS
 
-MOST_REFUSED = 0.1
+MOST_REFUSED = 0.12  # of those drawn, which depend a little on what modules hypothesis has seen
 MOST_VOID = 0.15
 EXAMPLES = 240
 

@@ -52,9 +52,10 @@ from weft.notation.places import shown
 FORMAT = "weft.cost"
 
 _WHOLE, _CLOSE = "backward", "close"
+_SCRATCH = "scratch"  # bytes of each stage that an action needs while it runs, where known
 _TIMES = tuple(field.name for field in fields(Times) if field.name not in (_WHOLE, _CLOSE))
 _LIMITS = ("capacity", "host_capacity")
-_BYTES = tuple(field.name for field in fields(Memory) if field.name not in _LIMITS)
+_BYTES = tuple(f.name for f in fields(Memory) if f.name not in (*_LIMITS, _SCRATCH))
 _LINK = ("latency", "bandwidth")
 _CUT = ("F", "I")  # into parts
 _KEYS = (
@@ -103,7 +104,11 @@ def _stage_object(cost: Cost, stage: int) -> dict[str, float]:
     sizes = {name: float(getattr(cost.memory, name)[stage]) for name in _BYTES}
     usual = dict.fromkeys((*_TIMES, *_BYTES), 0.0) | {"recompute": times["forward"]}
     given = {name: value for name, value in (times | sizes).items() if value != usual[name]}
-    columns = {_WHOLE: cost.times.backward, _CLOSE: cost.times.close}
+    columns = {
+        _WHOLE: cost.times.backward,
+        _CLOSE: cost.times.close,
+        _SCRATCH: cost.memory.scratch,
+    }
     others = {name: float(found[stage]) for name, found in columns.items() if found is not None}
     return {"forward": times["forward"], **others, **given}
 
@@ -139,6 +144,7 @@ def read_cost(node: Node) -> Cost:
                 optimizer=_column(stages, "optimizer"),
                 saved=_column(stages, "saved"),
                 inputs=_column(stages, "inputs"),
+                scratch=_optional(stages, _SCRATCH),
                 capacity=_limit(members.get("capacity")),
                 host_capacity=_limit(members.get("host_capacity")),
             ),
@@ -157,7 +163,7 @@ def _stages(node: Node) -> list[dict[str, float]]:
     """Seconds and bytes of each stage, by name."""
     stages = []
     for item in node.items():
-        members = item.members((*_TIMES, _WHOLE, _CLOSE, *_BYTES), ("forward",))
+        members = item.members((*_TIMES, _WHOLE, _CLOSE, *_BYTES, _SCRATCH), ("forward",))
         stages.append({name: member.number() for name, member in members.items()})
     with node.place():
         check_stages(len(stages))
@@ -170,6 +176,11 @@ def _stages(node: Node) -> list[dict[str, float]]:
 
 def _column(stages: list[dict[str, float]], name: str) -> PerStage:
     return tuple(stage.get(name, 0.0) for stage in stages)
+
+
+def _optional(stages: list[dict[str, float]], name: str) -> PerStage | None:
+    """None where no stage has it."""
+    return _column(stages, name) if any(name in stage for stage in stages) else None
 
 
 def _times(stages: list[dict[str, float]]) -> Times:

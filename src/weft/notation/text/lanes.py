@@ -2,6 +2,7 @@
 
     device 0: 0F0 0F1 1F1|1B0 0B0
     device 0 wire 0>1 activation: send:0-1F0 send:0-1F1
+    device 0 wire: send:0-1F0 recv:0-1B0
     device 0: 0F0 [ 0F1 0B0 0U@0 ] 0B1
 
 A periodic program, as in the last of these, encloses what repeats in brackets.

@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from weft.cost import Cost
 from weft.errors import InputError
 from weft.ir.actions import Action
 from weft.ir.graph import Backward as Extent
@@ -42,6 +43,7 @@ class Binder:
     """The steps of the devices of a process, by row of the ring's program.
 
     weights  what updates change; None where forwards alone are run, which keep nothing
+    cost     by which transfers that take place at once are launched together
     """
 
     def __init__(
@@ -52,12 +54,13 @@ class Binder:
         transport: Transport,
         shapes: StageShapes,
         weights: Weights | None,
+        cost: Cost | None = None,
     ) -> None:
         self.ring, self.program, self.devices = ring, ring.program, devices
         self._copies, self._weights = copies, weights
         self.batch = Batch()
         segments = {place: len(found) for place, found in copies.items()}
-        self.wires = Wires(ring.program, segments, transport, shapes)
+        self.wires = Wires(ring, segments, transport, shapes, cost)
         self._forwards: dict[tuple[int, ...], steps.Forward] = {}
         self._divided, self._again, self._offloaded = (
             _covered(self.program, kind) for kind in (Kind.I, Kind.R, Kind.OFFLOAD)

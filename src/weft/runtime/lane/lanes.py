@@ -5,8 +5,11 @@ from __future__ import annotations
 import torch
 
 from weft.cost import Cost
+from weft.ir.program import Program
+from weft.runtime.device.accelerator import accelerator_of
 from weft.runtime.lane.bind import Binder
 from weft.runtime.lane.plan import Planner
+from weft.runtime.lane.streams import Streams
 from weft.runtime.lane.threads import Threads
 from weft.runtime.lane.walk import Drive, InTurn, Plan
 from weft.runtime.ranks.clock import Recording
@@ -22,10 +25,8 @@ class Lanes:
         self, binder: Binder, transport: Transport, cost: Cost | None, device: torch.device
     ) -> None:
         self.binder, self._transport, self._ring = binder, transport, binder.ring
-        is_alone = isinstance(transport, Loopback)
-        program = binder.program
-        self._drive: Drive = InTurn(program) if is_alone else Threads(program, device)
-        self._planner = Planner(binder, simulate(program, cost), self._drive)
+        self._drive = _drive(binder.program, transport, device)
+        self._planner = Planner(binder, simulate(binder.program, cost), self._drive)
         self.digest = self._planner.digest  # of the order in which actions are launched
 
     def run(self, given: int, recording: Recording) -> None:
@@ -38,6 +39,7 @@ class Lanes:
             self._go_on(plan, recording)
             return
         self.binder.forget()
+        recording.begin()
         self._transport.begin(plan.incoming, plan.outgoing)
         self._drive.run(plan, given // self._ring.numbers - 1, recording)
         self._drive.finish()
@@ -50,6 +52,7 @@ class Lanes:
     def _go_on(self, plan: Plan, recording: Recording) -> None:
         if self._transport.is_ordered:
             self._transport.go_on(plan.incoming, plan.outgoing)
+        recording.begin()
         self._drive.run(plan, 0, recording)
 
     def restart(self) -> None:
@@ -59,3 +62,10 @@ class Lanes:
 
     def close(self) -> None:
         self._drive.close()
+
+
+def _drive(program: Program, transport: Transport, device: torch.device) -> Drive:
+    if isinstance(transport, Loopback):
+        return InTurn(program)
+    accelerator = accelerator_of(device)
+    return Threads(program, device) if accelerator is None else Streams(program, accelerator)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import hashlib
 import heapq
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,7 +23,7 @@ from weft.ir.earliest import Seconds
 from weft.ir.kinds import Kind, Stream
 from weft.ir.program import Program
 from weft.ir.values import Value
-from weft.lower import launch_order
+from weft.lower import launch_order, launched_together
 from weft.runtime.lane.bind import Binder
 from weft.runtime.lane.ring import Course, Item
 from weft.runtime.lane.walk import Drive, Entry, Plan
@@ -31,7 +31,7 @@ from weft.runtime.transport.message import Route
 from weft.timeline import Timeline
 
 RECEIVES = (Kind.RECV_ACTIVATION, Kind.RECV_GRADIENT)
-NOT_RECORDED = -1  # the row of what belongs to no action
+OF_WEIGHTS = (Kind.REDUCE, Kind.UPDATE)
 
 
 class Planner:
@@ -40,12 +40,14 @@ class Planner:
     def __init__(self, binder: Binder, timeline: Timeline, drive: Drive) -> None:
         self._binder, self._ring, self._program = binder, binder.ring, binder.program
         own = np.isin(self._program.device_of, binder.devices)
-        self._waits = _waited_for(self._program, own)
-        self._thread_of = _threads(self._program) if drive.has_threads else {}
+        self._waits = _waited_for(self._program, own, binder.wires.ends)
+        streams = drive.streams()
+        self._thread_of = streams if drive.has_threads else {}
         self._steps, self._closings = drive.joined(
-            binder.steps, binder.closings, self._across_threads()
+            binder.steps, binder.closings, self._across(streams)
         )
         self._positions = _positions(timeline)
+        self._reads: dict[int, list[int]] = {}
         self.restart()
 
     @property
@@ -68,14 +70,22 @@ class Planner:
                     self._courses.append(course)
         self._only: Plan | None = None
 
-    def _across_threads(self) -> dict[int, list[int]]:
-        """For each row, those of other threads that it reads."""
-        thread = self._thread_of.get
-        found = {
-            row: [other for other in others if thread(other) != thread(row)]
-            for row, others in self._waits.items()
-        }
-        return {row: others for row, others in found.items() if others}
+    def _across(self, streams: Mapping[int, Stream]) -> dict[int, list[int]]:
+        """For each row, those of other streams that it reads: gradients once they are closed."""
+        found: dict[int, list[int]] = {}
+        closings, kind = self._binder.closings, self._program.actions.kind
+        for row, others in self._waits.items():
+            apart = [
+                one  # but for transfers: whoever takes a message waits for it
+                for one in others
+                if streams.get(one) is not streams.get(row) and not Kind(int(kind[one])).is_wire
+            ]
+            if kind[row] in OF_WEIGHTS and any(one in closings for one in apart):
+                known = (one for one in apart if one in closings or kind[one] in OF_WEIGHTS)
+                apart = [~one if one in closings else one for one in known]
+            if apart:
+                found[row] = apart
+        return found
 
     def until(self, given: int) -> Plan:
         """What runs once as many microbatches are given; of a synchronous program all, each time.
@@ -86,14 +96,14 @@ class Planner:
             return self._only
         lanes = [
             _Lane(course, [*course.until(given)])
-            if course.lane.stream is Stream.COMPUTE
+            if course.lane.stream is Stream.COMPUTE or course.lane.is_one_wire
             else _Lane(course)
             for course in self._courses
         ]
         order = self._merged(lanes)
         plan = self._planned(order)
         for item in order:
-            for row in self._read_by(item):
+            for row in self._read_by(item.row):
                 plan.incoming += self._expecting(row, item.lap)
         if not self._ring.is_periodic:
             self._only = plan
@@ -154,14 +164,20 @@ class Planner:
             entries = plan.threads.setdefault(thread, [])
             entries.append(Entry(item.row, item.lap, steps[item.row]))
             if item.row in closings:
-                entries.append(Entry(NOT_RECORDED, item.lap, closings[item.row]))
+                entries.append(Entry(~item.row, item.lap, closings[item.row]))
             plan.outgoing += self._binder.wires.sends.get(item.row, ())
         return plan
 
-    def _read_by(self, item: Item) -> list[int]:
-        """The receives that an action reads."""
-        found = self._program.dependencies.read_by(item.row)
-        return [row for row, _ in found if row in self._binder.wires.receives]
+    def _read_by(self, row: int) -> list[int]:
+        """The receives that an action reads, which are not walked; looked up once."""
+        found = self._reads.get(row)
+        if found is None:
+            read = (one for one, _ in self._program.dependencies.read_by(row))
+            wanted = (one for one in read if one in self._binder.wires.receives)
+            lane_of = self._program.lane_of
+            found = [one for one in wanted if int(lane_of[one]) in self._receives]
+            self._reads[row] = found
+        return found
 
     def _expecting(self, row: int, lap: int) -> list[Route]:
         """The messages of its channel up to a receive, as far as they were not expected before."""
@@ -209,18 +225,26 @@ def _positions(timeline: Timeline) -> Seconds:
     """Where each action stands in the order in which actions are launched.
 
     What does not compute only has to be launched, right after what it reads; but what comes back
-    from the host comes when it is needed.
+    from the host comes when it is needed. Transfers that keep an order have their place in it.
     """
     program, needs = timeline.program, timeline.program.dependencies
     position, ready = np.zeros((2, len(program)))
+    if any(lane.is_one_wire for lane in program.lanes):
+        position[launched_together(timeline)] = np.arange(len(program))
+        return position
     position[launch_order(timeline)] = np.arange(len(program))
     np.maximum.at(ready, needs.consumer, position[needs.producer] + 0.5)
     at_start = program.is_on_compute[program.lane_of] | (program.actions.kind == Kind.ONLOAD)
     return np.asarray(np.where(at_start, position, ready))
 
 
-def _waited_for(program: Program, own: NDArray[np.bool_]) -> dict[int, list[int]]:
-    """For each row what it reads of other lanes of this process, through messages too."""
+def _waited_for(
+    program: Program, own: NDArray[np.bool_], ends: Mapping[int, int]
+) -> dict[int, list[int]]:
+    """For each row what it reads of other lanes of this process, through messages too.
+
+    A message that keeps an order is there for its reader once its group was launched.
+    """
     needs = program.dependencies
     is_receive = np.isin(program.actions.kind, RECEIVES)
     sent = dict(zip(needs.consumer[is_receive[needs.consumer]].tolist(),
@@ -229,19 +253,11 @@ def _waited_for(program: Program, own: NDArray[np.bool_]) -> dict[int, list[int]
     found: dict[int, list[int]] = {}
     pairs = zip(needs.consumer[is_mine].tolist(), needs.producer[is_mine].tolist(), strict=True)
     for consumer, producer in pairs:
-        source = sent.get(producer, producer)
+        is_message = is_receive[producer]
+        source = (ends if is_message and producer in ends else sent).get(producer, producer)
         if own[source] and program.lane_of[source] != program.lane_of[consumer]:
             found.setdefault(consumer, []).append(source)
-    return found
-
-
-def _threads(program: Program) -> dict[int, Stream]:
-    """The stream on whose thread each row runs, where that is not compute."""
-    streams = [lane.stream for lane in program.lanes]
-    found = {}
-    for row, (lane, origin) in enumerate(zip(program.lane_of, program.origin, strict=True)):
-        is_wire = streams[lane] is Stream.WIRE
-        stream = streams[program.lane_of[origin]] if is_wire else streams[lane]
-        if stream is not Stream.COMPUTE:
-            found[row] = stream
+    for receive in ends.keys() & sent.keys():
+        if own[sent[receive]]:
+            found.setdefault(receive, []).append(sent[receive])
     return found

@@ -22,6 +22,7 @@ from weft.ir.graph import Backward
 from weft.ir.kinds import Kind
 from weft.ir.lanes import Lane, Period
 from weft.ir.program import Program
+from weft.lower import transfer_steps
 
 SPARE = 8  # numbers beyond those of the microbatches in flight
 LEAST_STEPS = 4  # in which a periodic program shows what it does, at least
@@ -31,11 +32,16 @@ ActionKey: TypeAlias = tuple[int, ...]  # of one action of a program
 
 
 class Item(NamedTuple):
-    """An action that is to run: its row in the ring's program, its lap, and the data it needs."""
+    """An action that is to run: its row in the ring's program, its lap, and the data it needs.
+
+    Microbatches are counted from the start. A transfer that has to keep an order may wait for
+    others, so that it takes place when more data are given than it carries.
+    """
 
     row: int
     lap: int
-    needs: int  # the last microbatch, counted from the start
+    needs: int  # the last microbatch that it is about
+    given: int  # the last microbatch that has to be given
 
 
 class Ring:
@@ -64,14 +70,18 @@ class Ring:
         actions = self.source.actions.take(slice(first, first + opening + self._period.body[index]))
         keys, needs = list(keys_of(actions)), last_needed(self.source, actions).tolist()
         per_update = np.isin(actions.kind, PER_UPDATE).tolist()
-        rows = list(zip(keys, needs, per_update, strict=True))
+        given = needs
+        if lane.is_one_wire and self.is_periodic:
+            steps = transfer_steps(self.source)[first : first + len(keys)]
+            given = ((steps + 1) * self.source.microbatches - 1).tolist()
+        rows = list(zip(keys, needs, given, per_update, strict=True))
         for row in rows[:opening]:
             yield self._item(*row, turn=0)
         for turn in count() if len(rows) > opening else ():
             for row in rows[opening:]:
                 yield self._item(*row, turn=turn)
 
-    def _item(self, key: ActionKey, needs: int, per_update: bool, *, turn: int) -> Item:
+    def _item(self, key: ActionKey, needs: int, given: int, per_update: bool, *, turn: int) -> Item:
         """An action that many turns later."""
         *rest, version, microbatch = key
         if per_update:
@@ -79,7 +89,8 @@ class Ring:
         else:
             lap, microbatch = divmod(microbatch + turn * self._period.microbatches, self.numbers)
         row = self._rows[(*rest, version, microbatch)]
-        return Item(row, lap, needs + turn * self._period.microbatches)
+        later = turn * self._period.microbatches
+        return Item(row, lap, needs + later, given + later)
 
     def update(self, item: Item) -> int:
         """The update that an action belongs to, counted from the start."""
@@ -109,7 +120,7 @@ class Course:
     def until(self, given: int) -> Iterator[Item]:
         """What comes next, as far as the given microbatches reach."""
         while (item := self.next()) is not None:
-            if item.needs >= given:
+            if item.given >= given:
                 self.put_back(item)
                 return
             yield item

@@ -130,6 +130,36 @@ class Sending:
 
 
 @dataclass(slots=True, eq=False)
+class Posting:
+    """A receive that is launched before its reader asks for it."""
+
+    _posts: Sequence[Callable[[], None]]  # one for each microbatch
+
+    def wait(self, lap: int) -> None:
+        """Reads what another device has computed: the transfer waits for it."""
+
+    def run(self, lap: int) -> None:
+        for post in self._posts:
+            post()
+
+
+class InGroup:
+    """A transfer of a group, which the last of them launches."""
+
+    __slots__ = ("_is_last", "_post", "_step")
+
+    def __init__(self, step: Step, post: Callable[[bool], None], *, is_last: bool) -> None:
+        self._step, self._post, self._is_last = step, post, is_last
+
+    def wait(self, lap: int) -> None:
+        self._step.wait(lap)
+
+    def run(self, lap: int) -> None:
+        self._step.run(lap)
+        self._post(self._is_last)
+
+
+@dataclass(slots=True, eq=False)
 class Several:
     """An action that spans microbatches: one after the other."""
 
@@ -183,6 +213,12 @@ class Reduce(OfUpdate):
     ) -> None:
         super().__init__(policy, update, updates)
         self._exchange = exchange
+
+    def offer(self, lap: int) -> None:
+        """Send this copy's gradients, if they are there: others may wait for them."""
+        update = self._update(lap)
+        if update is not None and self._exchange is not None:
+            self._exchange.offer(update)
 
     def wait(self, lap: int) -> None:
         update = self._update(lap)

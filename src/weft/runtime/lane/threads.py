@@ -9,7 +9,7 @@ So a sum, a copy to the host or the experts' communication never holds up the co
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from queue import SimpleQueue
 from threading import Condition, Thread
@@ -20,8 +20,8 @@ import torch
 from weft.errors import WeftError
 from weft.ir.kinds import Stream
 from weft.ir.program import Program
-from weft.runtime.lane.steps import Step
-from weft.runtime.lane.walk import Across, Entry, Plan, Steps, walk
+from weft.runtime.lane.gates import Across, Steps, gated
+from weft.runtime.lane.walk import Entry, Plan, walk
 from weft.runtime.ranks.clock import Recording
 from weft.runtime.stage.cast import Cast
 
@@ -101,23 +101,6 @@ class Gate:
                 raise WeftError(f"another lane of this device has failed: {self._crew.failure}")
 
 
-class Gated:
-    """A step that waits for other threads, or that they wait for."""
-
-    def __init__(self, step: Step, gates: Sequence[Gate], opened: Gate | None) -> None:
-        self._step, self._gates, self._opened = step, gates, opened
-
-    def wait(self, lap: int) -> None:
-        for gate in self._gates:
-            gate.pass_through(lap)
-        self._step.wait(lap)
-
-    def run(self, lap: int) -> None:
-        self._step.run(lap)
-        if self._opened is not None:
-            self._opened.open(lap)
-
-
 class Threads:
     """Drives a rank's lanes on threads."""
 
@@ -128,22 +111,21 @@ class Threads:
         weakref.finalize(self, self._crew.close)  # threads of a pipeline that nobody knows any more
         self._gates: list[Gate] = []
 
-    def joined(self, steps: Steps, closings: Steps, across: Across) -> tuple[Steps, Steps]:
-        """The steps and closings, with gates where one thread reads what another computes.
+    def streams(self) -> Mapping[int, Stream]:
+        """A send runs on the thread of what it sends."""
+        streams = [lane.stream for lane in self._program.lanes]
+        rows = zip(self._program.lane_of, self._program.origin, strict=True)
+        found = {}
+        for row, (lane, origin) in enumerate(rows):
+            is_wire = streams[lane] is Stream.WIRE
+            found[row] = streams[self._program.lane_of[origin]] if is_wire else streams[lane]
+        return {row: stream for row, stream in found.items() if stream is not Stream.COMPUTE}
 
-        Whoever reads gradients that are summed up reads them once they are closed.
-        """
-        steps, closings = dict(steps), dict(closings)
-        gates: dict[int, Gate] = {}
-        for consumer, producers in across.items():
-            found = [row for row in producers if row in closings] or producers
-            mine = [gates.setdefault(row, Gate(self._crew)) for row in found]
-            steps[consumer] = Gated(steps[consumer], mine, None)
-        for row, gate in gates.items():
-            chosen = closings if row in closings else steps
-            chosen[row] = Gated(chosen[row], (), gate)
-        self._gates += gates.values()
-        return steps, closings
+    def joined(self, steps: Steps, closings: Steps, across: Across) -> tuple[Steps, Steps]:
+        """The steps and closings, with gates where one thread reads what another computes."""
+        found = gated(steps, closings, across, lambda: Gate(self._crew))
+        self._gates += found.gates  # type: ignore[arg-type]
+        return found.steps, found.closings
 
     def run(self, plan: Plan, lap: int, recording: Recording) -> None:
         main = plan.threads.get(Stream.COMPUTE, [])

@@ -1,29 +1,30 @@
 """The walk: a rank launches its actions in one order, and the drive runs them.
 
-What drives them is not known here: threads of a CPU (`threads`), or one after the other where all
-devices are in one process; streams of a GPU fit in the same place.
+What drives them is not known here: threads of a CPU (`threads`), streams of a GPU (`streams`), or
+one thread where all devices are in one process.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol, TypeAlias
+from typing import NamedTuple, Protocol
 
 from weft.errors import WeftError
 from weft.ir.kinds import Stream
 from weft.ir.program import Program
 from weft.notation import token
+from weft.runtime.lane.gates import Across, Steps
 from weft.runtime.lane.steps import Step
 from weft.runtime.ranks.clock import Recording
 from weft.runtime.transport.message import Route
 
-Steps: TypeAlias = Mapping[int, Step]  # by row
-Across: TypeAlias = Mapping[int, Sequence[int]]  # rows of other threads that a row reads
-
 
 class Entry(NamedTuple):
-    """A step to be run: its row, and its lap after that in which a plan begins."""
+    """A step to be run: its row, and its lap after that in which a plan begins.
+
+    What closes gradients after an action, and is none itself, has the complement of its row: ~row.
+    """
 
     row: int
     lap: int
@@ -44,6 +45,9 @@ class Drive(Protocol):
 
     has_threads: bool
 
+    def streams(self) -> Mapping[int, Stream]:
+        """The stream on which each row runs, where that is not compute."""
+
     def joined(self, steps: Steps, closings: Steps, across: Across) -> tuple[Steps, Steps]:
         """The steps and closings as they are run, where lanes wait for each other."""
 
@@ -62,7 +66,7 @@ class Drive(Protocol):
 
 def walk(program: Program, entries: Sequence[Entry], first: int, recording: Recording) -> None:
     """Run these, one after the other; the plan begins in the lap `first`."""
-    now, log, row = recording.now, recording.log.append, -1
+    now, log, row = recording.now, recording.log.append, 0
     try:
         for row, lap, step in entries:
             lap += first
@@ -78,9 +82,10 @@ def walk(program: Program, entries: Sequence[Entry], first: int, recording: Reco
 
 def blamed(program: Program, row: int, error: Exception) -> WeftError:
     """What went wrong in the user's code, and where."""
-    if row < 0:
-        return WeftError(f"an update failed: {error}")
-    return WeftError(f"device {program.device_of[row]} failed at {token(program, row)}: {error}")
+    action = max(row, ~row)
+    where = "at" if row == action else "after"
+    device = program.device_of[action]
+    return WeftError(f"device {device} failed {where} {token(program, action)}: {error}")
 
 
 class InTurn:
@@ -90,6 +95,9 @@ class InTurn:
 
     def __init__(self, program: Program) -> None:
         self._program = program
+
+    def streams(self) -> Mapping[int, Stream]:
+        return {}
 
     def joined(self, steps: Steps, closings: Steps, across: Across) -> tuple[Steps, Steps]:
         return steps, closings

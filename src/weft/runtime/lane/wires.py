@@ -10,12 +10,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TypeAlias
 
+import numpy as np
+
+from weft.cost import Cost
 from weft.ir.actions import Action
 from weft.ir.kinds import Direction, Kind
-from weft.ir.program import Program
+from weft.ir.values import Value
+from weft.lower import groups_of
 from weft.runtime.lane import steps
+from weft.runtime.lane.ring import Ring
 from weft.runtime.stage.shapes import StageShapes
-from weft.runtime.transport import Transport
+from weft.runtime.transport import OrderedTransport, Transport
 from weft.runtime.transport.loopback import Loopback
 from weft.runtime.transport.message import Message, Receive, Route, Send, Shapes, Values
 
@@ -29,14 +34,24 @@ DIRECTIONS = {
 }
 
 
+RECEIVES = (Kind.RECV_ACTIVATION, Kind.RECV_GRADIENT)
+
+
 class Wires:
     """The messages of the devices of a process, with what sends and receives them."""
 
     def __init__(
-        self, program: Program, segments: Segments, transport: Transport, shapes: StageShapes
+        self,
+        ring: Ring,
+        segments: Segments,
+        transport: Transport,
+        shapes: StageShapes,
+        cost: Cost | None = None,
     ) -> None:
-        self._program, self._segments = program, segments
-        self._transport, self._shapes, self._local = transport, shapes, Loopback()
+        self._program, self._segments = ring.program, segments
+        self._transport, self._shapes = transport, shapes
+        self._local = Loopback(is_crossing=max(segments.values(), default=1) > 1)
+        self.ends = ends_of_groups(ring, cost)  # the row with which each transfer is launched
         self.sends: dict[int, list[Route]] = {}  # by row
         self.receives: dict[int, list[Route]] = {}  # by row
         self._sending: dict[Message, Send] = {}
@@ -50,7 +65,17 @@ class Wires:
         )
         for route in routes:
             self._sending[route.message] = sending.put
-        return sending
+        return self._grouped(row, sending)
+
+    def _grouped(self, row: int, step: steps.Step) -> steps.Step:
+        """A transfer that keeps an order is launched with its group."""
+        if not self._is_ordered(row):
+            return step
+        assert isinstance(self._transport, OrderedTransport)
+        return steps.InGroup(step, self._transport.post, is_last=self.ends[row] == row)
+
+    def _is_ordered(self, row: int) -> bool:
+        return bool(self._program.lanes[self._program.lane_of[row]].is_one_wire)
 
     def receive(self, row: int, action: Action) -> steps.Step:
         """Whoever reads it takes it: nothing is waited for before."""
@@ -58,7 +83,11 @@ class Wires:
         for route in routes:
             call = self._transport.receiver(route, self._shapes.of(route.message))
             self._receiving[route.message] = call
-        return steps.Plain((), 0)
+        if not self._is_ordered(row):
+            return steps.Plain((), 0)
+        assert isinstance(self._transport, OrderedTransport)
+        posters = [self._transport.poster(r, self._shapes.of(r.message)) for r in routes]
+        return self._grouped(row, steps.Posting(posters))
 
     def takes(self, direction: Direction, action: Action, number: int) -> list[Receive]:
         """Calls that get what an action reads, edge by edge."""
@@ -84,22 +113,28 @@ class Wires:
 
     def _routes(self, row: int, action: Action) -> list[Route]:
         """The message of each microbatch that a send or receive covers."""
-        channel = self._program.lanes[self._program.lane_of[row]].channel
-        assert channel is not None
         assert action.edge is not None
         actions, origin = self._program.actions, int(self._program.origin[row])
+        ends = self._ends(row, origin)
         source = f"{actions.stage[origin]}{Kind(int(actions.kind[origin])).name}"
         direction = DIRECTIONS[action.kind]
         return [
             Route(
                 Message(action.edge, direction, number),
-                channel.source,
-                channel.destination,
+                *ends,
                 f"{source}{number}",
                 row,
             )
             for number in numbers_of(action)
         ]
+
+    def _ends(self, row: int, origin: int) -> tuple[int, int]:
+        """The devices that a send or receive is between."""
+        device, needs = self._program.device_of, self._program.dependencies
+        if self._program.actions.kind[row] in RECEIVES:
+            return int(device[origin]), int(device[row])
+        (receive,) = needs.consumer[(needs.producer == row) & (needs.value == Value.MESSAGE)]
+        return int(device[row]), int(device[receive])
 
     def _edges(
         self, direction: Direction, action: Action, number: int, *, is_read: bool
@@ -140,3 +175,16 @@ def numbers_of(action: Action) -> range:
 
 def _drop(values: Values) -> None:
     """The gradient of what does not learn, which nobody reads."""
+
+
+def ends_of_groups(ring: Ring, cost: Cost | None) -> dict[int, int]:
+    """For each transfer that keeps an order, the last of its group; in what repeats, itself."""
+    program, found = ring.program, dict[int, int]()
+    groups = {} if ring.is_periodic else groups_of(program, cost)
+    for index, lane in enumerate(program.lanes):
+        if lane.is_one_wire:
+            first, stop = program.bounds[index : index + 2].tolist()
+            sizes = groups.get(lane.device) or (1,) * (stop - first)
+            last = np.repeat(first - 1 + np.cumsum(sizes), sizes).tolist()
+            found |= dict(zip(range(first, stop), last, strict=True))
+    return found

@@ -11,12 +11,12 @@ import torch
 
 from weft.cost import Cost, Measurement, Memory, Network, PerStage, Provenance, Times
 from weft.ir.program import Program
+from weft.runtime.profile.found import Found
 from weft.runtime.profile.hops import Hops
 from weft.runtime.profile.machine import machine
-from weft.runtime.profile.rounds import Found
 
 TIMES = tuple(field.name for field in fields(Times) if field.name != "close")
-SIZES = ("weights", "gradients", "optimizer", "saved", "inputs")
+SIZES = ("weights", "gradients", "optimizer", "saved", "inputs", "scratch")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class Findings:
         stages = self.program.stages
         return Cost(
             times=self._times(),
-            memory=Memory(**{name: self._bytes(name) for name in SIZES}),  # type: ignore[arg-type]
+            memory=Memory(**self._all_bytes()),  # type: ignore[arg-type]
             network=Network(self.messages, self.hops.fit.link),
             overhead=self.overhead,
             provenance=dict.fromkeys(
@@ -93,10 +93,14 @@ class Findings:
     def _spread(self, name: str) -> PerStage:
         """Interquartile ranges over the median."""
         quartiles = [np.quantile(found.seconds[name], (0.25, 0.5, 0.75)) for found in self._found]
-        return tuple(float((high - low) / middle) for low, middle, high in quartiles)
+        return tuple(float((high - low) / (middle or 1.0)) for low, middle, high in quartiles)
 
-    def _bytes(self, name: str) -> PerStage:
-        return tuple(found.sizes[name] for found in self._found)
+    def _all_bytes(self) -> dict[str, PerStage]:
+        """By field of Memory; scratch only where it was measured of all stages."""
+        found = {name: tuple(one.sizes.get(name, 0.0) for one in self._found) for name in SIZES}
+        if not all("scratch" in one.sizes for one in self._found):
+            del found["scratch"]
+        return found
 
     def _has(self, name: str) -> bool:
         """Whether all stages were timed in this."""

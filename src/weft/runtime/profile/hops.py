@@ -7,6 +7,8 @@ All pairs play at the same time, through the transport that a run uses. The rest
 an action, so that whoever waits sleeps as deeply as in a run. A hop begins when the sender has
 the values and ends when the receiver has them: copies and waking up are part of it.
 Two of them are what a round trip takes beyond the rest of the other rank, on whatever clocks.
+
+On GPUs hosts are ahead of their devices: nobody sleeps, and a hop is one of many in a row.
 """
 
 from __future__ import annotations
@@ -23,11 +25,13 @@ from torch import Tensor
 
 from weft.cost import Fit, Link, fitted
 from weft.ir.kinds import Direction
+from weft.runtime.device.accelerator import accelerator_of
 from weft.runtime.profile.sample import Effort, Watch
 from weft.runtime.ranks.world import World
 from weft.runtime.transport.message import Fixed, Message, Route, TensorShape
 
 WARM_UP = 3
+BURST = 16  # messages that a GPU receives one after the other
 ITEM = torch.float32.itemsize
 
 
@@ -51,7 +55,8 @@ def hops(world: World, effort: Effort, device: torch.device, rest: float, watch:
     values = [torch.zeros(size // ITEM, device=device) for size in sizes]
     mine: list[list[float]] = [[] for _ in sizes]
     if world.devices.start ^ 1 < ranks:
-        players = [_Player(world, number, value) for number, value in enumerate(values)]
+        make = _Player if accelerator_of(device) is None else _Burst
+        players = [make(world, number, value) for number, value in enumerate(values)]
         for ping in range(pings):
             for player, found in zip(players, mine, strict=True):
                 found.append(player.play(rest))
@@ -101,6 +106,29 @@ class _Player:
             self._send([self._value])
         self._transport.end()
         return ended - began
+
+
+class _Burst(_Player):
+    """One end of a pair on GPUs: each sends the other many messages, one after the other."""
+
+    def play(self, rest: float) -> float:
+        """Seconds of a message that came here; negative on the second rank, as a rest is."""
+        accelerator = accelerator_of(self._value.device)
+        assert accelerator is not None
+        self._transport.begin([self._back], [self._out])
+        accelerator.begin()
+        stamps = []
+        for is_sending in (self._is_first, not self._is_first):
+            for _ in range(BURST):
+                if is_sending:
+                    self._send([self._value])
+                else:
+                    self._receive()
+                    stamps.append(accelerator.now())
+        self._transport.end()
+        return (
+            (1 if self._is_first else -1) * accelerator.seconds(stamps[0], stamps[-1]) / (BURST - 1)
+        )
 
 
 def _route(source: int, number: int) -> Route:

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import copy
+import gc
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from statistics import median
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from weft.cost import Cost
 from weft.errors import InputError
 from weft.ir.program import Program
 from weft.runtime.batch import cut
 from weft.runtime.profile.costs import Findings
+from weft.runtime.profile.found import Found, of_all_ranks
 from weft.runtime.profile.hops import hops
 from weft.runtime.profile.rests import overhead
-from weft.runtime.profile.rounds import Found, Rounds
+from weft.runtime.profile.rounds import Rounds
 from weft.runtime.profile.sample import THOROUGH, Effort, Sample, StageValues, Watch
-from weft.runtime.profile.updates import TimedUpdates
+from weft.runtime.profile.updates import updates
 from weft.runtime.ranks.blame import failure_of
 from weft.runtime.ranks.world import World, world_of
 
@@ -43,19 +47,43 @@ def profiled(
     weights = (weight for stage in stages for weight in stage.parameters())
     device = next((weight.device for weight in weights), torch.device("cpu"))
     with _together(program, effort, device) as world:
-        (batch,) = cut([sample.batch], 1, "batch")
-        values = StageValues.through(stages, program.graph, batch.to(device))
+        batch = cut([sample.batch], 1, "batch")[0].cloned().to(device)  # of a batch, only that
+        sample = replace(sample, batch=batch.tree)
+        values = StageValues.through(stages, program.graph, batch)
         messages = values.messages(program.graph)
-        updates = TimedUpdates(stages, program, sample, world)
-        rounds = Rounds(updates, program, sample, values.inputs, effort.kinds)
-        found = rounds.run(world, effort.rounds, watch)
+        held = {stage for device in world.devices for _, stage in program.placement.held[device]}
+        own = {stage: stages[stage] for stage in sorted(held)}
+        rounds = Rounds(own, program, sample, values.inputs, effort.kinds)
+        mine = rounds.run(world, effort.rounds, watch)
+        del rounds
+        gc.collect()  # its copies of the stages, before there are others
+        copies = copies_of(stages, own.values())
+        world.gather(b"", "steps with updates")
+        is_on_gpu = device.type == "cuda"
+        timed, host = updates(copies, program, sample, effort, watch, is_on_gpu=is_on_gpu)
+        for stage, one in timed.items():
+            mine[stage].replace(one)
+        found = of_all_ranks(mine, world)
         rest = _rest(found)
         passed = hops(world, effort, device, rest, watch)
         rest = max(rest, LONG * passed.of(max(messages, default=0.0)))
-        host = overhead(values, program, effort, rest, watch)
+        if not is_on_gpu:
+            host = overhead(values, program, effort, rest, watch)
     ranks = program.devices // len(world.devices)
     findings = Findings(program, ranks, passed, messages, host, found)
     return findings.cost(device=device, transport=world.carrier)
+
+
+def copies_of(stages: Sequence[nn.Module], own: Iterable[nn.Module]) -> list[nn.Module]:
+    """Copies of all stages; those that are not our own share their weights with the originals."""
+    mine = {id(one) for stage in own for one in _tensors(stage)}
+    others = {id(one): one for stage in stages for one in _tensors(stage) if id(one) not in mine}
+    return copy.deepcopy([*stages], others)
+
+
+def _tensors(module: nn.Module) -> Iterator[Tensor]:
+    yield from module.parameters()
+    yield from module.buffers()
 
 
 def _rest(found: Mapping[int, Found]) -> float:

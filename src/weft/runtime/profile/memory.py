@@ -40,11 +40,12 @@ def gradient_bytes(module: nn.Module) -> int:
     return size_of(weight for weight in module.parameters() if weight.requires_grad)
 
 
-def state_bytes(optimizer: Optimizer) -> int:
-    """Bytes of what an optimizer remembers, once it has stepped."""
+def state_bytes(optimizers: Iterable[Optimizer], module: nn.Module) -> int:
+    """Bytes of what optimizers remember of a module's weights, once they have stepped."""
     return size_of(
         value
-        for state in optimizer.state.values()
-        for value in state.values()
+        for optimizer in optimizers
+        for weight in module.parameters()
+        for value in optimizer.state.get(weight, {}).values()
         if isinstance(value, Tensor)
     )

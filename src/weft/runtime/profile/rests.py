@@ -57,7 +57,7 @@ def overhead(
             watch("host", (step + 1) / (WARM_UP + effort.steps))
         if is_stale:
             found.append(gaps(pipeline.gathered(pipeline.drain()), margin=rest / 2))
-    return _trimmed_mean(np.concatenate(found))
+    return trimmed_mean(np.concatenate(found))
 
 
 def gaps(timeline: Timeline, *, margin: float) -> Seconds:
@@ -77,7 +77,7 @@ def gaps(timeline: Timeline, *, margin: float) -> Seconds:
     return np.asarray(start[first + 1] - end[first])
 
 
-def _trimmed_mean(values: Seconds) -> float:
+def trimmed_mean(values: Seconds) -> float:
     """The mean without the largest and the least, as a rank may have been put aside."""
     cut = int(TRIMMED * len(values))
     middle = np.sort(values)[cut : len(values) - cut]

@@ -16,7 +16,7 @@ from weft.ir.graph import Graph
 from weft.ir.kinds import Kind
 from weft.runtime.batch import Data
 from weft.runtime.profile.memory import size_of
-from weft.runtime.ranks.world import Carrier
+from weft.runtime.ranks.carriers import Carrier
 from weft.runtime.stage.split import called
 from weft.runtime.stage.values import Value, plain
 
@@ -45,14 +45,14 @@ class Effort:
     rounds  in which every action is timed, once for each microbatch in flight
     sizes   of messages, in bytes
     pings   of every size
-    steps   of stages that only rest
+    steps   of a pipeline: of the stages, which are updated, and of stages that only rest
     """
 
     kinds: frozenset[Kind] = frozenset(kind for kind in Kind if kind.is_compute)
     rounds: int = 20
     sizes: tuple[int, ...] = SIZES
     pings: int = 20
-    steps: int = 8
+    steps: int = 20
     transport: Carrier = "auto"
 
 

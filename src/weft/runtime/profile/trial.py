@@ -81,7 +81,21 @@ class Trial:
             "saved": self._saved,
             "inputs": size_of(leaf for value in self._inputs for leaf in value.leaves),
         }
+        if self._device.type == "cuda":
+            found["scratch"] = self._scratch()
         return {name: float(size) for name, size in found.items()}
+
+    def _scratch(self) -> int:
+        """The most that a call needs besides what is there before it, or left after it."""
+        most = 0
+        for call in self._calls.values():
+            torch.cuda.reset_peak_memory_stats(self._device)
+            before = torch.cuda.memory_allocated(self._device)
+            call(0)
+            held = max(before, torch.cuda.memory_allocated(self._device))
+            most = max(most, torch.cuda.max_memory_allocated(self._device) - held)
+        self._stage.forget()
+        return most
 
 
 def _gradient(value: Tensor) -> Tensor | None:

@@ -1,124 +1,138 @@
-"""TimedUpdates: what is done with the gradients of a step, by the parts that a run does it with.
+"""Updates: what is done with the gradients of a step, timed in steps of a pipeline.
 
     close    gradients are taken, and measured where nothing sums them, or laid out to be sent
     REDUCE   gradients of all copies, once they are here, are summed and handed out
     UPDATE   gradients are clipped, and the optimizer steps
 
-As in a recorded run, waiting for another rank belongs to none of them: gradients on their way
-are messages, which take what the link says.
+Copies of the stages are trained for some steps, always with the same microbatch: so memory is
+found as in a run, and ranks disturb each other as in a run. Waiting for another rank belongs to
+none of the three: gradients on their way are messages, which take what the link says.
 """
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from functools import partial
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-import torch
+import numpy as np
 from torch import nn
 
+from weft.ir.kinds import Kind
 from weft.ir.program import Program
-from weft.ir.versions import resident_versions
-from weft.lower.sums import learns
+from weft.runtime.pipeline import Pipeline
+from weft.runtime.profile.found import Found
 from weft.runtime.profile.memory import state_bytes
-from weft.runtime.profile.sample import Sample, seconds
-from weft.runtime.ranks.world import World
-from weft.runtime.weights.exchange import Exchange
-from weft.runtime.weights.options import Factories, Updating
-from weft.runtime.weights.versions import Stash
-from weft.runtime.weights.weights import Model, Weights
+from weft.runtime.profile.rests import gaps, trimmed_mean
+from weft.runtime.profile.sample import Effort, Sample, Watch
+from weft.runtime.profile.trial import FIELDS
+from weft.runtime.result import Flight, Result, Span
+from weft.runtime.suit import is_asynchronous
+
+WARM_UP = 2
 
 
-class TimedUpdates:
-    """The weights of a process, updated once in every round, all ranks together.
+def updates(
+    stages: Sequence[nn.Module],
+    program: Program,
+    sample: Sample,
+    effort: Effort,
+    watch: Watch,
+    *,
+    is_on_gpu: bool = False,
+) -> tuple[dict[int, Found], float]:
+    """What this process finds of its stages, training those given; every rank calls this.
 
-    `modules` has one copy of each stage that this process holds.
+    On a GPU also how long each action takes, as a host that waits for it would disturb it, and
+    what passes between two actions.
     """
+    has_sums = len(program.placement.pipes) > 1 and not is_asynchronous(program)
+    if sample.optimizer is None and not has_sums and not is_on_gpu:
+        return {}, 0.0
+    found: dict[int, Found] = {}
+    between = [np.empty(0)]
+    with _Timed(
+        stages,
+        program,
+        loss=sample.loss,
+        optimizer=sample.optimizer,
+        clip=sample.clip,
+        nonfinite="ignore",
+        deadline=None,  # stages may be slow
+        transport=effort.transport,
+    ) as pipeline:
+        for ran in _runs(pipeline, sample, effort, watch):
+            spans = [*ran.spans()]
+            for (stage, name), seconds in _seconds(spans, pipeline.laying).items():
+                found.setdefault(stage, Found()).add(Found({name: seconds}))
+            if is_on_gpu:
+                between.append(gaps(pipeline.gathered(ran), margin=0.0))
+            for span in spans if is_on_gpu else ():
+                if span.action.kind in FIELDS and not span.is_closing:
+                    timed = Found({FIELDS[span.action.kind]: [span.seconds]})
+                    found.setdefault(span.action.stage, Found()).add(timed)
+        for (_, stage), module in pipeline.modules.items():
+            size = state_bytes(pipeline.optimizers, module)
+            found.setdefault(stage, Found()).sizes["optimizer"] = float(size)
+    return found, trimmed_mean(np.concatenate(between))
 
-    def __init__(
-        self, stages: Sequence[nn.Module], program: Program, sample: Sample, world: World
-    ) -> None:
-        held = [place for device in world.devices for place in program.placement.held[device]]
-        self._copies = {(pipe, stage): copy.deepcopy(stages[stage]) for pipe, stage in held}
-        self._pipe = {stage: pipe for pipe, stage in reversed(held)}  # whose copy is run
-        self._learning = {stage for stage in self._pipe if learns(program, stage)}
-        self._world, self._update = world, 0
-        self._thread = ThreadPoolExecutor(1)
-        self._weights = Weights(
-            program,
-            program.microbatches,
-            Model(stages, (), resident_versions(program), self._copies),
-            Updating(factories=Factories(sample.optimizer), clip=sample.clip, nonfinite="ignore"),
-            tuple((stage,) for stage in range(program.stages)) if sample.clip is not None else (),
-            world,
-        )
+
+class _Timed(Pipeline):
+    """A pipeline that knows how long gradients are laid out, which is part of no action."""
 
     @property
-    def modules(self) -> dict[int, nn.Module]:
-        return {stage: self._copies[pipe, stage] for stage, pipe in sorted(self._pipe.items())}
+    def laying(self) -> dict[int, float]:
+        """Seconds of the last update, by stage that has copies."""
+        weights = self._parts.weights
+        found = {stage: weights.exchange(pipe, stage, None) for pipe, stage in self.modules}
+        return {stage: one.laying for stage, one in found.items() if one is not None}
 
-    def stashes(self, stage: int) -> list[Stash]:
-        """Of the weights of that copy."""
-        return self._weights.stashes(self._pipe[stage], stage)
 
-    def state_bytes(self, stage: int) -> int:
-        """What the optimizer of that copy remembers."""
-        groups = self._weights.groups[self._pipe[stage], stage]
-        return sum(state_bytes(one.optimizer) for one in groups if one.optimizer is not None)
+def _runs(
+    pipeline: Pipeline, sample: Sample, effort: Effort, watch: Watch
+) -> Iterator[Result | Flight]:
+    """Each step after the warm-up; or all of them, where their actions run into each other."""
+    modules, count = [*pipeline.modules.values()], pipeline.program.microbatches
+    data, target = [sample.batch] * count, [sample.target] * count
+    for step in range(WARM_UP + effort.steps):
+        result = pipeline.step(data, target)
+        if sample.optimizer is None:  # gradients would add up
+            for module in modules:
+                module.zero_grad()
+        if pipeline.is_asynchronous:
+            if step + 1 == WARM_UP:
+                pipeline.drain()
+        elif step >= WARM_UP:
+            yield result
+        watch("updates", (step + 1) / (WARM_UP + effort.steps))
+    if pipeline.is_asynchronous:
+        yield pipeline.drain()
 
-    def run(self) -> dict[int, dict[str, list[float]]]:
-        """Seconds by stage and by field of Times; every rank calls this."""
-        found: dict[int, dict[str, list[float]]] = {stage: {} for stage in self.modules}
-        self._zero()
-        for stage, timed in found.items():
-            timed["close"] = [self._seconds(stage, partial(self._close, stage))]
-        self._world.transport.begin((), ())
-        for stage, timed in found.items():
-            exchange = self._weights.exchange(0, stage, None)
-            if exchange is not None and stage in self._learning:
-                lay_out, timed["reduce"] = self._beside(self._reduce, stage, exchange)
-                timed["close"][0] += lay_out
-        self._world.transport.end()
-        for stage, timed in found.items():
-            timed |= self._apply(stage)
-        self._weights.give_up()
-        self._update += 1
-        self._weights.policy.forget(self._update)
-        return found
 
-    def _zero(self) -> None:
-        """So that steps change nothing."""
-        for module in self._copies.values():
-            for weight in module.parameters():
-                if weight.grad is not None:
-                    weight.grad.zero_()
+def _seconds(
+    spans: Iterable[Span], laying: Mapping[int, float]
+) -> dict[tuple[int, str], list[float]]:
+    """Of every update, by stage and by field of Times.
 
-    def _close(self, stage: int) -> None:
-        for (_, held), groups in self._weights.groups.items():
-            for group in groups if held == stage else ():
-                group.close(self._update)
+    Where a process has several copies of a stage, the first sum of them is made for all: what took
+    longest counts.
+    """
+    of_copies: dict[tuple[int, str, int], dict[int, float]] = {}
+    for span in spans:
+        stage, name = span.action.stage, _field(span)
+        if name is not None:
+            more = laying.get(stage, 0.0) if span.is_closing else 0.0
+            copies = of_copies.setdefault((stage, name, span.update), {})
+            copies[span.action.pipe] = copies.get(span.action.pipe, 0.0) + span.seconds + more
+    found: dict[tuple[int, str], list[float]] = {}
+    for (stage, name, _), copies in of_copies.items():
+        found.setdefault((stage, name), []).append(max(copies.values()))
+    return found
 
-    def _reduce(self, stage: int, exchange: Exchange) -> tuple[float, list[float]]:
-        """Seconds of laying gradients out, and of summing them once all are here."""
-        lay_out = self._seconds(stage, partial(exchange.laid_out, self._update))
-        exchange.collect(self._update)
-        return lay_out, [self._seconds(stage, partial(exchange.sum_up, self._update))]
 
-    def _beside(self, call: Callable[..., Any], *words: object) -> Any:
-        """Call on the thread that a run has for it: memory is allocated there as in a run."""
-        if self._world.carrier == "loopback":
-            return call(*words)
-        return self._thread.submit(call, *words).result()
-
-    def _apply(self, stage: int) -> dict[str, list[float]]:
-        group = self._weights.group(self._pipe[stage], stage, None)
-        if group is None or group.optimizer is None:
-            return {}
-        self._weights.policy.verdict(self._update, group.number, group.stage)
-        return {"update": [self._seconds(stage, lambda: group.apply(self._update))]}
-
-    def _seconds(self, stage: int, call: Callable[[], object]) -> float:
-        weights = self.modules[stage].parameters()
-        return seconds(next((w.device for w in weights), torch.device("cpu")), call)
+def _field(span: Span) -> str | None:
+    """The field of Times that a span adds to; an update includes tied weights, a sum does not."""
+    if span.is_closing:
+        return "close"
+    if span.action.kind is Kind.UPDATE:
+        return "update"
+    is_sum = span.action.kind is Kind.REDUCE and span.action.edge is None
+    return "reduce" if is_sum else None

@@ -1,7 +1,7 @@
 """Clocks: when every action of a run began and ended, on one time for all ranks.
 
-On a CPU an action is over when its call returns. On a GPU it runs later, so that events on the
-device's own stream say when.
+On a CPU an action is over when its call returns. On a GPU it runs later, so that events on its
+stream say when.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any, TypeAlias
 
-import torch
-
+from weft.errors import InputError
+from weft.runtime.device.accelerator import Accelerator
 from weft.runtime.ranks.mesh import Mesh
 from weft.runtime.ranks.records import Record
 
@@ -23,37 +23,41 @@ Stamp: TypeAlias = Any  # seconds, or an event of a device
 
 
 class Recording:
-    """What this process ran and when: rows of a program, each in some lap."""
+    """What this process ran and when: rows of a program, each in some lap.
 
-    def __init__(self, device: torch.device) -> None:
+    On an accelerator nothing is waited for until somebody asks.
+    """
+
+    def __init__(self, accelerator: Accelerator | None = None, *, is_kept: bool = True) -> None:
         self.log: list[tuple[int, int, Stamp, Stamp]] = []  # row, lap, start and end
         self.now: Callable[[], Stamp] = time.perf_counter
-        if device.type == "cuda":
-            self._begin_events(device)
+        self._accelerator, self._is_kept = accelerator, is_kept
+        if accelerator is not None:
+            self.now = accelerator.now if is_kept else _never
+
+    def begin(self) -> None:
+        """Before a walk: launches go where the user wants them."""
+        if self._accelerator is not None:
+            self._accelerator.begin()
 
     def seconds(self) -> Iterator[tuple[int, int, float, float]]:
         """Row, lap, start and end in seconds of this process's clock."""
+        if self._accelerator is None:
+            yield from self.log
+            return
+        if not self._is_kept:
+            raise InputError("nothing was recorded, as the pipeline was made with record=False")
+        if not self.log:
+            return
+        since, first = self._accelerator.seconds, self.log[0][2]
+        point, now = self._accelerator.clock()
+        origin = now - since(first, point)
         for row, lap, start, end in self.log:
-            yield row, lap, self._read(start), self._read(end)
+            yield row, lap, origin + since(first, start), origin + since(first, end)
 
-    def _begin_events(self, device: torch.device) -> None:
-        torch.cuda.synchronize(device)
-        self._device = device
-        self._origin = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
-        self._origin.record(torch.cuda.current_stream(device))
-        self._began = time.perf_counter()
-        self.now = self._event
 
-    def _event(self) -> torch.cuda.Event:
-        event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
-        event.record(torch.cuda.current_stream(self._device))
-        return event
-
-    def _read(self, stamp: Stamp) -> float:
-        if isinstance(stamp, float):
-            return stamp
-        stamp.synchronize()
-        return self._began + float(self._origin.elapsed_time(stamp)) / 1000
+def _never() -> None:
+    """Nothing is recorded."""
 
 
 def offset(mesh: Mesh) -> float:

@@ -8,10 +8,13 @@ from __future__ import annotations
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from threading import Lock
 
+import torch
 from torch import Tensor
 
+from weft.runtime.device.readout import Readouts
 from weft.runtime.ranks.mesh import Mesh
 from weft.runtime.ranks.records import Record
 
@@ -39,8 +42,10 @@ class LossReports:
     `holders` are the ranks that compute losses.
     """
 
-    def __init__(self, mesh: Mesh | None, holders: Sequence[int]) -> None:
-        self._mesh, self._holders = mesh, holders
+    def __init__(
+        self, mesh: Mesh | None, holders: Sequence[int], readouts: Readouts | None = None
+    ) -> None:
+        self._mesh, self._holders, self._readouts = mesh, holders, readouts or Readouts()
         self._runs: dict[int, RunLosses] = {}
         self._lock = Lock()  # as any thread may receive what others report
         if mesh is not None:
@@ -55,9 +60,21 @@ class LossReports:
             return opened
 
     def report(self, run: int, losses: Mapping[int, Tensor | float]) -> None:
-        """Enter losses that were computed here, and send them to every other rank."""
-        opened = self._runs[run]
-        found = {microbatch: float(loss) for microbatch, loss in losses.items()}
+        """Enter losses that are computed here, and send them to every other rank.
+
+        A device may still compute them: they are sent when they are there.
+        """
+        opened, *found = self._runs[run], *losses.values()
+        if any(isinstance(loss, Tensor) for loss in found):
+            values = torch.stack([torch.as_tensor(loss) for loss in found]).double()
+            self._readouts.add(values, partial(self._send, run, opened, [*losses]))
+        else:
+            self._send(run, opened, [*losses], found)  # type: ignore[arg-type]
+
+    def _send(
+        self, run: int, opened: RunLosses, microbatches: Sequence[int], losses: Sequence[float]
+    ) -> None:
+        found = dict(zip(microbatches, losses, strict=True))
         self._enter(run, opened.count, found)
         if self._mesh is not None:
             entries = b"".join(ENTRY.pack(*entry) for entry in found.items())
@@ -65,6 +82,8 @@ class LossReports:
 
     def wait(self, opened: RunLosses) -> list[float]:
         """All losses of a run, by microbatch."""
+        if not opened.is_complete:
+            self._readouts.settle("the losses that it computes itself")
         for holder in self._holders:
             self._wait_for(holder, opened)
         return [opened.known[microbatch] for microbatch in range(opened.count)]

@@ -40,7 +40,8 @@ BRIEF = 2e-4  # seconds of a wait in which this rank does not sleep
 class Mesh:
     """This rank's sockets to all others, and those for open files where they share a host.
 
-    `deadline` bounds every wait, in seconds; None waits for as long as all ranks live.
+    `deadline` bounds every wait, in seconds; None waits for as long as all ranks live. `occasion`
+    is added where one is over.
     """
 
     def __init__(
@@ -51,6 +52,7 @@ class Mesh:
     ) -> None:
         self.rank, self.ranks, self._files = rank, len(peers) + 1, files
         self.deadline: float | None = None
+        self.occasion = ""  # what all wait in, where that is worth saying
         self._peers = {other: Peer(connection) for other, connection in peers.items()}
         self._by_file = {peer.file: other for other, peer in self._peers.items()}
         self._open = set(peers)
@@ -193,7 +195,7 @@ class Mesh:
         if gone := self._left.intersection(sources):
             return f"device {min(gone)} has left"
         if self.deadline is not None and time.monotonic() - began > self.deadline:
-            return f"nothing came within the deadline of {self.deadline:g} s"
+            return f"nothing came within the deadline of {self.deadline:g} s{self.occasion}"
         return None
 
     def _listen(self, is_done: IsDone, until: float, sources: Iterable[int]) -> None:

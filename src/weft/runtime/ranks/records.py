@@ -25,6 +25,7 @@ class Record(IntEnum):
     CREDIT = 7  # messages were taken out of it
     HEADER = 8  # the layout of a message that comes otherwise
     NORMS = 9
+    PARTED = 10  # the sender has let go of the receiver's memory
 
 
 def framed(record: Record, content: bytes = b"") -> bytes:

@@ -42,10 +42,13 @@ GLANCE = 0.5  # seconds between two looks at who still listens
 
 @dataclass(frozen=True, slots=True)
 class Met:
-    """A mesh, and whether all its ranks share memory and a clock."""
+    """A mesh, the host of each rank, and whether all share a clock.
+
+    Where ranks of one host cannot share memory, each counts as a host of its own.
+    """
 
     mesh: Mesh
-    is_one_host: bool
+    hosts: Sequence[str]
     is_one_clock: bool
 
 
@@ -87,7 +90,14 @@ class _Meeting:
             mesh.gather(b"", "the greeting")
         except RankError as error:  # of a rank that may have said why
             raise self._reasoned(error) from None
-        return Met(mesh, is_near, len({address.clock for address in addresses}) == 1)
+        is_one_clock = len({address.clock for address in addresses}) == 1
+        return Met(mesh, self._hosts(), is_one_clock)
+
+    def _hosts(self) -> list[str]:
+        known = sorted(self._addresses.known.items())
+        return [
+            address.host if address.path else f"{address.host} {rank}" for rank, address in known
+        ]
 
     def give_up(self, error: BaseException) -> None:
         """Let everybody know who waits for this rank, by the store or by a connection."""

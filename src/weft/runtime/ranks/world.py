@@ -7,9 +7,9 @@ group, started by torchrun or anything else.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Literal, Protocol, TypeAlias
+from typing import Protocol
 
 import torch
 import torch.distributed as dist
@@ -17,23 +17,21 @@ from torch import Tensor
 
 from weft.errors import Disagreement, InputError
 from weft.ir.program import Program
+from weft.runtime.device.place import current, refuse_idle_gpus
+from weft.runtime.device.readout import Readouts
 from weft.runtime.ranks.agreement import refuse_different
 from weft.runtime.ranks.blame import failure_of
+from weft.runtime.ranks.carriers import Carrier, Carriers, chosen
 from weft.runtime.ranks.clock import offset
 from weft.runtime.ranks.losses import LossReports
 from weft.runtime.ranks.mesh import Mesh
 from weft.runtime.ranks.rendezvous import meet
-from weft.runtime.ranks.window import Windows, windows_of
+from weft.runtime.ranks.window import windows_of
 from weft.runtime.transport import Transport
-from weft.runtime.transport.grouped import Grouped
-from weft.runtime.transport.groups import Gloo, Nccl, TorchGroups
 from weft.runtime.transport.loopback import Loopback
-from weft.runtime.transport.shared import Shared
+from weft.runtime.transport.mixed import Mixed
+from weft.runtime.transport.nccl import Nccl
 from weft.runtime.weights.norms import Norms
-
-MOST_COPIES = 64  # of a tied weight, times the updates of it that may be under way
-
-Carrier: TypeAlias = Literal["auto", "loopback", "shared", "gloo", "nccl"]
 
 
 class World(Protocol):
@@ -46,6 +44,9 @@ class World(Protocol):
     norms: Norms
     offset: float  # what to add to this process's clock to have that of device 0
 
+    def keeps_order(self, source: int, destination: int) -> bool:
+        """Whether messages between two devices are part of one order of all transfers."""
+
     def gather(self, share: bytes, what: str) -> list[bytes]:
         """What every process knows, in their order; all of them ask."""
 
@@ -56,7 +57,7 @@ class World(Protocol):
         """Start a run in which no wait is longer; refuse it after a failure.
 
         To a run that is called the first of its kind all processes come within the deadline; then
-        it may take as long as they live, as some of them may compile.
+        waits may take as long as `patience` allows, as some of them may compile or load kernels.
         """
 
     def end(self) -> None:
@@ -80,6 +81,9 @@ class Alone:
         self.norms = Norms(None)
         self.offset = 0.0
 
+    def keeps_order(self, source: int, destination: int) -> bool:
+        return False
+
     def gather(self, share: bytes, what: str) -> list[bytes]:
         return [share]
 
@@ -102,7 +106,9 @@ class Alone:
 class Ranks:
     """One device for each rank of the process group.
 
-    `depth` messages of a channel may have to be under way for the program to run at all.
+    depth     messages of a channel that may have to be under way for the program to run at all
+    deadline  seconds of any wait
+    patience  seconds of a wait in a first run
     """
 
     def __init__(
@@ -113,6 +119,7 @@ class Ranks:
         carrier: Carrier,
         device: torch.device,
         deadline: float | None = None,
+        patience: float | None = None,
     ) -> None:
         if dist.get_world_size() != program.devices:
             raise InputError(
@@ -122,18 +129,27 @@ class Ranks:
         met = meet(deadline)
         self._mesh = met.mesh
         self._mesh.deadline = self._deadline = deadline
-        self._first = ""
+        self._first, self._patience = "", patience
         self.devices = range(met.mesh.rank, met.mesh.rank + 1)
-        with _reported(met.mesh):
-            chosen = _chosen(carrier, met.is_one_host, device)
-            refuse_different(self.gather(chosen.encode(), "transports"), "transports")
-            self.carrier: str = chosen
+        with _reported(met.mesh), current(device):
+            if carrier == "auto":
+                refuse_idle_gpus(device, dist.get_backend())
+            found = chosen(carrier, met.hosts, device)
+            refuse_different(self.gather(found.encode(), "transports"), "transports")
             windows = windows_of(program, least=depth)
-            pairs = _neighbours(program)
-            self.transport = _transport(chosen, met.mesh, (program, pairs), device, windows)
-            self.losses = LossReports(met.mesh, _last_devices(program))
-            self.norms = Norms(met.mesh)
+            carriers = Carriers(met.mesh, program, device, windows, met.hosts)
+            self.carrier: str = found
+            self._is_far = carriers.is_far
+            self.transport = carriers.transport(found)
+            self._readouts = Readouts(met.mesh.watch, is_watched=True)
+            self.losses = LossReports(met.mesh, _last_devices(program), self._readouts)
+            self.norms = Norms(met.mesh, self._readouts)
             self.offset = 0.0 if met.is_one_clock else offset(met.mesh)
+
+    def keeps_order(self, source: int, destination: int) -> bool:
+        if self.carrier == "mixed":
+            return self._is_far(source, destination)
+        return self.carrier == "nccl"
 
     def gather(self, share: bytes, what: str) -> list[bytes]:
         return self._mesh.gather(share, what)
@@ -149,20 +165,29 @@ class Ranks:
     def begin(self, deadline: float | None, first: str = "") -> None:
         self._mesh.check()
         self._mesh.deadline, self._deadline, self._first = deadline, deadline, first
+        far = self.transport.far if isinstance(self.transport, Mixed) else self.transport
+        if isinstance(far, Nccl):
+            far.is_first = bool(first)
         if first:
             refuse_different(self.gather(first.encode(), f"the {first}"), "first runs")
-            self._mesh.deadline = None
+            self._mesh.deadline = self._patience
+            self._mesh.occasion = (
+                f" of the {first}, in which kernels are loaded and may be compiled;"
+                f" first_deadline= allows for more"
+            )
 
     def end(self) -> None:
         if self._first:
             self.gather(b"", f"the end of the {self._first}")
             self._mesh.deadline, self._first = self._deadline, ""
+            self._mesh.occasion = ""
 
     def fail(self, reason: str) -> None:
         self._mesh.fail(reason)
         self.transport.abandon()
 
     def close(self) -> None:
+        self._readouts.close()
         self.transport.close()
         self._mesh.close()
 
@@ -174,12 +199,20 @@ def world_of(
     carrier: Carrier,
     device: torch.device,
     deadline: float | None = None,
+    patience: float | None = None,
 ) -> World:
     """The ranks of the process group, or this process alone where there is none."""
     if carrier == "loopback":
         return Alone(program)
     if dist.is_available() and dist.is_initialized():
-        return Ranks(program, depth=depth, carrier=carrier, device=device, deadline=deadline)
+        return Ranks(
+            program,
+            depth=depth,
+            carrier=carrier,
+            device=device,
+            deadline=deadline,
+            patience=patience,
+        )
     _refuse_lonely_ranks()
     return Alone(program)
 
@@ -207,43 +240,6 @@ def _reported(mesh: Mesh) -> Iterator[None]:
             mesh.fail(failure_of(error, mesh.rank))
         mesh.close()
         raise
-
-
-def _chosen(carrier: Carrier, is_one_host: bool, device: torch.device) -> Carrier:
-    if carrier == "auto":
-        if device.type == "cuda" and dist.get_backend() == "nccl":
-            return "nccl"
-        return "shared" if is_one_host else "gloo"
-    if carrier == "shared" and not is_one_host:
-        raise InputError("transport='shared' needs all ranks on one Linux host; use 'gloo'")
-    if carrier == "nccl" and device.type != "cuda":
-        raise InputError("transport='nccl' needs stages on GPUs; use 'gloo'")
-    return carrier
-
-
-def _transport(
-    carrier: Carrier,
-    mesh: Mesh,
-    run: tuple[Program, Sequence[tuple[int, int]]],
-    device: torch.device,
-    windows: Windows,
-) -> Transport:
-    if carrier == "shared":
-        return Shared(mesh, windows)
-    program, neighbours = run
-    groups: TorchGroups = Nccl(mesh, neighbours) if carrier == "nccl" else Gloo(mesh)
-    buffers = device if carrier == "nccl" else torch.device("cpu")
-    numbers = max(program.microbatches * program.steps, MOST_COPIES, program.placement.table.size)
-    return Grouped(mesh, groups, numbers=numbers, device=buffers, windows=windows)
-
-
-def _neighbours(program: Program) -> Sequence[tuple[int, int]]:
-    """Pairs of devices that exchange messages, or gradients of copies or of tied weights."""
-    pipes = program.placement.pipes
-    tied = [(one, other) for ends in program.ties for one in ends for other in ends]
-    found = {(pipe[a], pipe[b]) for pipe in pipes for a, b in (*program.graph.edges, *tied)}
-    found |= {(one[s], other[s]) for one in pipes for other in pipes for s in range(program.stages)}
-    return sorted({(min(pair), max(pair)) for pair in found if pair[0] != pair[1]})
 
 
 def _last_devices(program: Program) -> list[int]:

@@ -118,7 +118,7 @@ class Reference:
         microbatches = self._cut(batch, target, weights)
         losses, gradients = zip(*(self._passed(one, scale) for one in microbatches), strict=True)
         self._model.draw.step += 1
-        total = torch.stack(losses).sum()
+        total = torch.stack(losses).cpu().sum()  # in the order of a host, on any device
         self._losses.append(total)
         self._sums.add(gradients, partial(self._method.added, self.updates), scale)
         self._sums.hand_over()

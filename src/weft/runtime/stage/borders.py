@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from weft.errors import InputError
+from weft.runtime.device.accelerator import onto
 from weft.runtime.stage.graphs import Root
 from weft.runtime.stage.role import Role
 from weft.runtime.stage.saved import Saved
@@ -45,7 +46,7 @@ class Borders:
         """A tensor on the device of this stage's weights, of the type that it computes with."""
         if self._dtype is not None and value.is_floating_point():
             return value.to(self._device, self._dtype)
-        return value if value.device == self._device else value.to(self._device)
+        return value if value.device == self._device else onto(value, self._device)
 
     # out
 

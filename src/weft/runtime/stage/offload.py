@@ -53,6 +53,7 @@ class HeldTensors:
         self._fixed = {tensor.untyped_storage().data_ptr() for tensor in fixed}
         self._tensors: list[weakref.ref[SavedTensor]] = []  # autograd drops them one by one
         self._away: list[HostView] = []
+        self._back: list[Tensor] = []  # what another stream has brought back
 
     def saving(self) -> AbstractContextManager[None]:
         """Where a forward runs whose saved tensors can be moved."""
@@ -76,11 +77,21 @@ class HeldTensors:
         storages: dict[int, Tensor] = {}
         for view in self._away:
             if id(view.host) not in storages:
-                storages[id(view.host)] = view.host.to(view.left.device, copy=True)
+                storages[id(view.host)] = view.host.to(
+                    view.left.device, copy=True, non_blocking=True
+                )
             storage = storages[id(view.host)].untyped_storage()
             found = torch.empty(0, dtype=view.left.dtype, device=view.left.device)
             view.left.data = found.set_(storage, view.offset, view.size, view.stride)
+        self._back = [copied for copied in storages.values() if copied.is_cuda]
         self._away.clear()
+
+    def use(self) -> None:
+        """Before a backward: refuse what is on the host; what came back is used by this stream."""
+        self.refuse_away()
+        for copied in self._back:
+            copied.record_stream(torch.cuda.current_stream(copied.device))
+        self._back = []
 
     def refuse_away(self) -> None:
         """Refuse to compute with, or to move, what is on the host."""
@@ -127,8 +138,11 @@ def _on_host(tensor: Tensor) -> Tensor:
     """A copy of all bytes that a tensor keeps alive."""
     source = torch.empty(0, dtype=torch.uint8, device=tensor.device)
     source.set_(tensor.untyped_storage())
-    is_pinned = tensor.device.type == "cuda"
-    return torch.empty(source.shape, dtype=torch.uint8, pin_memory=is_pinned).copy_(source)
+    if not source.is_cuda:
+        return torch.empty(source.shape, dtype=torch.uint8).copy_(source)
+    host = torch.empty(source.shape, dtype=torch.uint8, pin_memory=True)
+    source.record_stream(torch.cuda.current_stream(source.device))  # its memory is given up at once
+    return host.copy_(source, non_blocking=True)
 
 
 def _moved(tensor: Tensor, host: Tensor) -> HostView:

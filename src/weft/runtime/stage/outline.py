@@ -79,16 +79,17 @@ def _quiet() -> Iterator[None]:
 def outlined(
     stage: nn.Module,
     values: Sequence[Value],
+    device: torch.device,
     dtype: torch.dtype | None = None,
     *,
     is_first: bool,
 ) -> Outline | None:
-    """The outline of a stage for these values, which are fake."""
+    """The outline of a stage for these values, which are fake, as if it were on that device."""
     if any(_is_watched(module) for module in stage.modules()):
         return None
     try:
-        weights = {id(weight): _fake(weight, dtype) for weight in stage.parameters()}
-        buffers = {id(buffer): _fake(buffer, None) for buffer in stage.buffers()}
+        weights = {id(weight): _fake(weight, device, dtype) for weight in stage.parameters()}
+        buffers = {id(buffer): _fake(buffer, device) for buffer in stage.buffers()}
         twin = copy.deepcopy(stage, {**weights, **buffers})
         given = [_given(value, dtype, is_first=is_first) for value in values]
         seen: list[Tensor] = []
@@ -129,16 +130,16 @@ def _is_watched(module: nn.Module) -> bool:
     return any(not isinstance(getattr(hook, "__self__", None), KeyedModule) for hook in hooks)
 
 
-def faked(value: Value) -> Value:
-    """A value without memory, where outlines are made."""
-    return value.with_leaves(_fake(leaf, None) for leaf in value.leaves)
+def faked(value: Value, device: torch.device) -> Value:
+    """A value on a device, without memory, where outlines are made."""
+    return value.with_leaves(_fake(leaf, device) for leaf in value.leaves)
 
 
-def _fake(value: Tensor, dtype: torch.dtype | None) -> Tensor:
+def _fake(value: Tensor, device: torch.device, dtype: torch.dtype | None = None) -> Tensor:
     made = torch.empty(
         value.shape,
         dtype=dtype if dtype and value.is_floating_point() else value.dtype,
-        device=value.device,
+        device=device,
     )
     if isinstance(value, nn.Parameter):
         return nn.Parameter(made, requires_grad=value.requires_grad)

@@ -12,7 +12,7 @@ module is entered: what it draws is keyed by the compiled module.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
@@ -21,6 +21,7 @@ import torch
 
 from weft.errors import InputError
 from weft.runtime.stage.seeds import ROOT, Call, Drawn, Keyable, Stretch, base_of
+from weft.runtime.stage.sources import Source
 
 CPU = [torch.default_generator]
 WATCHED = 2  # steps in which a forward is watched for what cannot be keyed
@@ -29,14 +30,16 @@ WATCHED = 2  # steps in which a forward is watched for what cannot be keyed
 class Draw:
     """What forwards are keyed by; one for each model, shared by its modules.
 
-    `places` has the step and the microbatch of those that have numbers of their own.
+    places   the step and the microbatch of those that have numbers of their own
+    sources  stand in for the generators of a device, where there are any
     """
 
     def __init__(self, seed: int = 0) -> None:
         self.seed, self.step = seed, 0
         self.places: dict[int, tuple[int, int]] = {}
         self.drawn: Drawn | None = None  # while a forward or backward runs
-        self.generators: list[torch.Generator] = []
+        self.sources: Sequence[Source] = ()
+        self.generators: Sequence[Source] = ()
         self.stack: list[tuple[Stretch, Call]] = []
 
     def place(self, microbatch: int) -> tuple[int, int]:
@@ -56,7 +59,7 @@ class Draw:
         """
         step, index = self.place(microbatch)
         drawn = Drawn(base_of(self.seed, step, index))
-        going = _Forward(self, drawn, _generators(device), inside)
+        going = _Forward(self, drawn, self.sources or _generators(device), inside)
         return _watching(going, stage) if step < WATCHED else going
 
     def enter_loss(self) -> None:
@@ -82,7 +85,7 @@ class _Forward:
         self,
         draw: Draw,
         drawn: Drawn,
-        generators: list[torch.Generator],
+        generators: Sequence[Source],
         inside: Keyable | None,
     ) -> None:
         self._draw, self._drawn, self._generators = draw, drawn, generators
@@ -120,7 +123,7 @@ class _Backward:
         self._draw.drawn = self._before
 
 
-def _generators(device: torch.device | None) -> list[torch.Generator]:
+def _generators(device: torch.device | None) -> Sequence[Source]:
     """The global ones that a forward on a device draws from."""
     if device is None or device.type != "cuda":
         return CPU

@@ -26,16 +26,21 @@ Edge: TypeAlias = tuple[int, object]  # and what its microbatch is like
 
 
 class StageShapes:
-    """Shapes of every message of a run, where the stages have outlines."""
+    """Shapes of every message of a run, where the stages have outlines.
+
+    All stages are outlined as if they were on the device of those that this process holds.
+    """
 
     def __init__(
         self,
         stages: Sequence[nn.Module],
         graph: Graph,
         loss: Callable[..., Tensor],
+        device: torch.device,
         dtype: torch.dtype | None = None,
     ) -> None:
-        self._stages, self._graph, self._loss, self._dtype = stages, graph, loss, dtype
+        self._stages, self._graph, self._loss = stages, graph, loss
+        self._device, self._dtype = device, dtype
         self._is_compiled = any(is_compiled(one) for stage in stages for one in stage.modules())
         self._weights = [weight for stage in stages for weight in stage.parameters()]
         self._known: dict[object, Outlines] = {}
@@ -130,16 +135,12 @@ class StageShapes:
         is_cast = torch.is_autocast_enabled(device)
         return modes, learning, torch.get_autocast_dtype(device) if is_cast else None
 
-    @property
-    def _device(self) -> torch.device:
-        return next((weight.device for weight in self._weights), torch.device("cpu"))
-
     def _outlines(self, data: Value, target: Value) -> Outlines:
         found: Outlines = []
         stage = 0
         try:
             with outlining(is_compiled=self._is_compiled):
-                first = faked(data)
+                first = faked(data, self._device)
                 for stage, module in enumerate(self._stages):
                     before = [found[other] for other in self._graph.predecessors[stage]]
                     if None in before:
@@ -148,10 +149,11 @@ class StageShapes:
                     values = [outline.value for outline in before if outline is not None]
                     is_first = not before
                     given = [first] if is_first else values
-                    found.append(outlined(module, given, self._dtype, is_first=is_first))
+                    place = self._device, self._dtype
+                    found.append(outlined(module, given, *place, is_first=is_first))
                 last = found[-1]
                 if last is not None and _is_unnoticed(self._loss):
-                    self._loss(last.value.tree, *faked(target).arguments)
+                    self._loss(last.value.tree, *faked(target, self._device).arguments)
         except Misfit as error:
             raise self._misfit(f"stage {stage}", data, error) from error
         except Exception as error:

@@ -199,7 +199,7 @@ class Stage:
         """What a forward has kept, none of which is on the host."""
         saved = self._saved[microbatch]
         if saved.held is not None:
-            saved.held.refuse_away()
+            saved.held.use()
         return saved
 
     def _held(self, microbatch: int, saved: Saved) -> HeldTensors:

@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from weft.errors import InputError
+from weft.runtime.device.accelerator import onto
 
 TYPES = (
     "only tensors, numbers, text, None, and tuples, lists, dicts and dataclasses of these pass"
@@ -131,7 +132,7 @@ class Value(NamedTuple):
         return Value(self.leaves, _marked(self.structure, fixed)) if any(fixed) else self
 
     def to(self, device: torch.device) -> Value:
-        return self.with_leaves(leaf.to(device) for leaf in self.leaves)
+        return self.with_leaves(onto(leaf, device) for leaf in self.leaves)
 
     def cloned(self) -> Value:
         return self.with_leaves(leaf.clone() for leaf in self.leaves)

@@ -1,8 +1,10 @@
 """Transports: how values get from device to device, through one small Protocol.
 
     Loopback   all devices in one process: a message is a place in a table
-    Shared     ranks of one host: a message lies in memory that both ends see
-    Grouped    process groups of torch: gloo between CPUs of any hosts, NCCL between GPUs
+    Shared     ranks of one host: a message lies in memory that both ends see, of the host or
+               of their GPUs
+    Grouped    process groups of torch: gloo between CPUs of any hosts
+    Nccl       between GPUs of any hosts, in one order of all transfers
 
 A transport is asked once for each end of each route; what it answers is called in every step. But
 for Loopback's, such calls may be made by several threads of a rank at once, each its own messages.
@@ -12,11 +14,11 @@ All else is called by the main thread, and while no other sends or receives, unl
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
-from weft.runtime.transport.message import Receive, Route, Send, Shapes
+from weft.runtime.transport.message import Post, Receive, Route, Send, Shapes
 
-__all__ = ["Transport"]
+__all__ = ["OrderedTransport", "Transport"]
 
 
 class Transport(Protocol):
@@ -51,3 +53,14 @@ class Transport(Protocol):
 
     def close(self) -> None:
         """Close what was opened; nothing is sent or received any more."""
+
+
+@runtime_checkable
+class OrderedTransport(Transport, Protocol):
+    """One whose transfers all ranks launch in one order, several as a group."""
+
+    def poster(self, route: Route, shapes: Shapes) -> Post:
+        """A call that puts a receive into the group at hand; its receiver waits for it later."""
+
+    def post(self, is_last: bool) -> None:
+        """After each transfer: launch the group at hand if that was its last."""

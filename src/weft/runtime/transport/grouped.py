@@ -1,8 +1,7 @@
-"""Process groups of torch as a transport: gloo between CPUs, NCCL between GPUs.
+"""Process groups of torch as a transport: gloo between hosts; values of GPUs go through their host.
 
-One group for each direction, so that a late activation never holds up a gradient; on GPUs one
-for each pair of neighbours and direction, as a communicator runs one transfer at a time. Receives
-are posted in the order in which the other end sends, a few ahead of need; sends go on in the
+One group for each direction, so that a late activation never holds up a gradient. Receives are
+posted in the order in which the other end sends, a few ahead of need; sends go on in the
 background and are waited for oldest first, a window of them for each channel at most. Threads that
 use the same channel begin transfers one by one, and wait for them at the same time.
 """
@@ -25,7 +24,7 @@ from weft.runtime.ranks.records import Record
 from weft.runtime.ranks.window import Windows
 from weft.runtime.stage.values import Structure
 from weft.runtime.transport.channel import Channel, Incoming, Outgoing, Posted, Sent
-from weft.runtime.transport.groups import TorchGroups, reason_of
+from weft.runtime.transport.groups import Gloo, reason_of
 from weft.runtime.transport.message import (
     NAME,
     Layout,
@@ -56,13 +55,12 @@ class Grouped:
     def __init__(
         self,
         mesh: Mesh,
-        groups: TorchGroups,
+        groups: Gloo,
         *,
         numbers: int,
-        device: torch.device,
         windows: Windows,
     ) -> None:
-        self._mesh, self._groups, self._device, self._windows = mesh, groups, device, windows
+        self._mesh, self._groups, self._windows = mesh, groups, windows
         self._numbers = numbers  # that microbatches and copies have
         self._outgoing: dict[Channel, Outgoing] = {}
         self._incoming: dict[Channel, Incoming] = {}
@@ -141,8 +139,6 @@ class Grouped:
 
     def abandon(self) -> None:
         """Send and receive what is left with nothing in it: gloo's waits end by that alone."""
-        if self._device.type != "cpu":
-            return
         while self._unsent:
             _, route = self._unsent.popitem()  # or the thread that is about to send it has it
             with suppress(RankError):  # that one has ended
@@ -173,8 +169,8 @@ class Grouped:
                     continue
                 value = values[place] if place < len(values) else None
                 if value is None:  # nothing computed it, or this rank has given up
-                    value = torch.zeros(entry.shape, dtype=entry.dtype, device=self._device)
-                tensor, tag = value.contiguous(), self._tag(message, place)
+                    value = torch.zeros(entry.shape, dtype=entry.dtype)
+                tensor, tag = value.contiguous().cpu(), self._tag(message, place)
                 try:
                     work = line.group.send([_real(tensor)], line.destination, tag)
                 except RuntimeError as error:
@@ -212,7 +208,7 @@ class Grouped:
             if not isinstance(entry, TensorShape):
                 posted.append(Posted(None, entry))
                 continue
-            tensor = torch.empty(entry.shape, dtype=entry.dtype, device=self._device)
+            tensor = torch.empty(entry.shape, dtype=entry.dtype)
             tag = self._tag(message, place)
             try:
                 work = line.group.recv([_real(tensor)], line.source, tag)
@@ -259,7 +255,8 @@ class Grouped:
         """Why a transfer failed: it took too long, or the mesh knows better."""
         mesh = self._mesh
         if "imed out" in str(error) and mesh.deadline is not None:
-            return mesh.blamed(f"nothing came within the deadline of {mesh.deadline:g} s", what)
+            late = f"nothing came within the deadline of {mesh.deadline:g} s{mesh.occasion}"
+            return mesh.blamed(late, what)
         return reason_of(mesh, what, route.source, route.destination)
 
 

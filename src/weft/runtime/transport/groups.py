@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, NamedTuple, Protocol, TypeAlias, cast
 
 import torch.distributed as dist
@@ -41,17 +41,6 @@ class Line(NamedTuple):
     destination: int
 
 
-class TorchGroups(Protocol):
-    """The lines of all channels of this rank."""
-
-    @property
-    def lines(self) -> Mapping[Ends, Line]:
-        """By the two ends and the direction."""
-
-    def close(self) -> None:
-        """Close their connections."""
-
-
 class Gloo:
     """A group for each direction over all ranks, known to them alone.
 
@@ -84,27 +73,6 @@ class Gloo:
         except RuntimeError as error:
             others = (other for other in range(mesh.ranks) if other != mesh.rank)
             raise reason_of(mesh, WHAT, *others) from error
-
-
-class Nccl:
-    """A communicator for each pair of neighbours and direction, and one for their weights."""
-
-    def __init__(self, mesh: Mesh, neighbours: Sequence[tuple[int, int]]) -> None:
-        self._groups: list[dist.ProcessGroup] = []
-        self.lines: dict[Ends, Line] = {}
-        mesh.gather(b"", "the start of NCCL")  # torch waits long for a rank that never comes
-        for low, high in neighbours:
-            for direction in Direction:
-                made = dist.new_group([low, high], backend="nccl")
-                self.lines[low, high, direction] = Line(made, 0, 1)
-                self.lines[high, low, direction] = Line(made, 1, 0)
-                if mesh.rank in (low, high):
-                    self._groups.append(made)
-
-    def close(self) -> None:
-        self.lines.clear()
-        while self._groups:
-            dist.destroy_process_group(self._groups.pop())
 
 
 def reason_of(mesh: Mesh, what: str, *others: int) -> RankError:

@@ -7,15 +7,17 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from weft.errors import WeftError
+from weft.runtime.device.accelerator import used_here
 from weft.runtime.transport.message import Message, Receive, Route, Send, Shapes, Values
 
 
 class Loopback:
-    """A message is a place in a table."""
+    """A message is a place in a table; `is_crossing` where its reader may be on another stream."""
 
     is_ordered = False
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_crossing: bool = False) -> None:
+        self._is_crossing = is_crossing
         self._waiting: dict[Message, tuple[Values, list[int]]] = {}
 
     def sender(self, route: Route, shapes: Shapes) -> Send:
@@ -32,6 +34,8 @@ class Loopback:
                     f"{route} was changed in place after the stage returned it and before it was"
                     f" read; return a copy (.clone()) of what the stage goes on to change"
                 )
+            if self._is_crossing:
+                used_here(values)
             return values
 
         return receive

@@ -25,6 +25,7 @@ LENGTH = struct.Struct("<I")
 Values: TypeAlias = Sequence[Any]  # tensors; None for gradients that nothing computed; a Structure
 Send: TypeAlias = Callable[[Values], None]
 Receive: TypeAlias = Callable[[], Values]
+Post: TypeAlias = Callable[[], None]
 
 
 class Message(NamedTuple):

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
+from weft.runtime.device.accelerator import onto, used_here
 from weft.runtime.weights.exchange import Grads
 from weft.runtime.weights.policy import Policy
 from weft.runtime.weights.versions import Newest, Stash
@@ -50,6 +51,7 @@ class ParameterGroup:
         self._closed: dict[int, Grads] = {}
         self._missing: dict[int, int] = {}  # exchanges to come, by update
         self._before: Grads = []  # gradients that are the user's
+        self.is_in_fixed_memory = False  # that the next step writes again
 
     def begin(self) -> None:
         """Without an optimizer gradients are the user's, and add up until they are cleared."""
@@ -85,6 +87,10 @@ class ParameterGroup:
             self.close(update)
         return self._closed[update]
 
+    def is_due(self, update: int, *, is_tied: bool) -> bool:
+        """Whether its gradients can be summed over copies, or over the ends of a tied weight."""
+        return self._missing.get(update) == (1 if is_tied else self._exchanges)
+
     def sum_up(self, update: int, grads: Grads) -> None:
         """Take what an exchange has summed."""
         self._closed[update] = grads
@@ -98,10 +104,18 @@ class ParameterGroup:
         del self._missing[update]
         grads = self._closed[update]
         if self._before:
-            grads = [_added(*pair) for pair in zip(self._before, grads, strict=True)]
+            grads = [self._added(*pair) for pair in zip(self._before, grads, strict=True)]
             self._closed[update], self._before = grads, []
         if self._policy.is_measuring(update) and self._places is not None:
-            self._policy.send(update, self.number, _norms(self._places, grads))
+            self._policy.send(update, self.number, *_norms(self._places, grads))
+
+    def _added(self, before: Tensor | None, grad: Tensor | None) -> Tensor | None:
+        """What the user has by now."""
+        if grad is None:
+            return before
+        if before is None:
+            return grad.clone() if self.is_in_fixed_memory else grad
+        return before.add_(grad)
 
     def apply(self, update: int) -> None:
         """Change the weights by the gradients of an update, if nothing is wrong with them."""
@@ -109,14 +123,18 @@ class ParameterGroup:
             self.store.update(_nothing)
             return
         grads = self._closed.pop(update)
+        if self._exchanges:
+            used_here(grads)  # summed up on another stream
         verdict = self._policy.verdict(update, self.number, self.stage)
         if not verdict.is_good:
             self.store.update(_nothing)
             return
         if verdict.factor is not None:
+            factor = None
             for grad in grads:
                 if grad is not None:
-                    grad.mul_(verdict.factor.to(grad.device))
+                    factor = onto(verdict.factor, grad.device) if factor is None else factor
+                    grad.mul_(factor)
         self.store.update(partial(self._step, update, grads))
 
     def _step(self, update: int, grads: Grads) -> None:
@@ -157,18 +175,11 @@ def _nothing() -> None:
     """The next version is as this one."""
 
 
-def _added(before: Tensor | None, grad: Tensor | None) -> Tensor | None:
-    if before is None or grad is None:
-        return grad if before is None else before
-    return before.add_(grad)
-
-
-def _norms(places: Sequence[int], grads: Grads) -> dict[int, float]:
-    """The norm of every gradient, fetched together."""
+def _norms(places: Sequence[int], grads: Grads) -> tuple[list[int], Tensor]:
+    """The norm of every gradient, and whose it is."""
     found = {
         place: torch.linalg.vector_norm(grad)
         for place, grad in zip(places, grads, strict=True)
         if grad is not None
     }
-    values = torch.stack([*found.values()]).tolist() if found else []
-    return dict(zip(found, values, strict=True))
+    return [*found], torch.stack([*found.values()]) if found else torch.empty(0)

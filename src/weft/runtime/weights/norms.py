@@ -6,9 +6,13 @@ Sending never waits; only whoever needs a norm that is not there yet does.
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping
+from collections.abc import Sequence
+from functools import partial
 from typing import NamedTuple
 
+from torch import Tensor
+
+from weft.runtime.device.readout import Readouts
 from weft.runtime.ranks.mesh import Mesh
 from weft.runtime.ranks.records import Record
 
@@ -26,21 +30,27 @@ class Measured(NamedTuple):
 class Norms:
     """Norms by update and parameter group, in all processes alike."""
 
-    def __init__(self, mesh: Mesh | None) -> None:
-        self._mesh = mesh
+    def __init__(self, mesh: Mesh | None, readouts: Readouts | None = None) -> None:
+        self._mesh, self._readouts = mesh, readouts or Readouts()
         self._known: dict[Measured, dict[int, float]] = {}
         if mesh is not None:
             mesh.handle(Record.NORMS, self._on_norms)
 
-    def send(self, measured: Measured, norms: Mapping[int, float]) -> None:
-        """Enter norms by the places of their weights, and send them to every other rank."""
-        self._known[measured] = dict(norms)
+    def send(self, measured: Measured, places: Sequence[int], norms: Tensor) -> None:
+        """Send every rank the norms of the weights at these places, once they are computed."""
+        self._readouts.add(norms, partial(self._enter, measured, places))
+
+    def _enter(self, measured: Measured, places: Sequence[int], values: Sequence[float]) -> None:
+        norms = dict(zip(places, values, strict=True))
+        self._known[measured] = norms
         if self._mesh is not None:
             entries = b"".join(ENTRY.pack(*pair) for pair in norms.items())
             self._mesh.send_all(Record.NORMS, HEAD.pack(*measured) + entries)
 
     def wait(self, measured: Measured, holder: int) -> dict[int, float]:
         """Norms that a device sends, or has sent."""
+        if measured not in self._known:
+            self._readouts.settle("the norms that it computes itself")
         if self._mesh is not None and measured not in self._known:
             self._mesh.wait(
                 lambda: measured in self._known,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import reduce
 from typing import NamedTuple
 
@@ -56,7 +56,6 @@ class Policy:
         self.scaling = scaling_of(updating.scale)
         self.origin = 0
         self.keeps_gradients = updating.factories.optimizer is None
-        self.report: Callable[[], None] = lambda: None  # losses of this process, as others do
         self.refusal: str | None = None  # why no weight of a synchronous step was changed
         self.norms: dict[int, Tensor] = {}  # the last of each parameter group
         self._losses: dict[int, RunLosses] = {}  # by update
@@ -78,9 +77,9 @@ class Policy:
         """Whether norms matter; to a user who wants gradients as they are, they do not."""
         return bool(self.senders) and update not in self._carried
 
-    def send(self, update: int, group: int, norms: Mapping[int, float]) -> None:
+    def send(self, update: int, group: int, places: Sequence[int], norms: Tensor) -> None:
         """Let all ranks know what the gradients of a group measure."""
-        self._measured.send(Measured(update, group), norms)
+        self._measured.send(Measured(update, group), places, norms)
 
     def verdict(self, update: int, group: int, stage: int | None = None) -> Verdict:
         """What becomes of an update; where a norm is shared, the same for all."""
@@ -136,7 +135,6 @@ class Policy:
         """What is wrong with the losses of an update, if anybody wants to know."""
         if self.updating.nonfinite == "ignore":
             return None
-        self.report()
         for step in [*sorted(self._piled(update)), update]:
             wrong = _described(self._reported.wait(self._losses[step]))
             if wrong is not None:

@@ -20,11 +20,12 @@ from weft.ir.program import Program
 from weft.ir.versions import staleness
 from weft.ir.weights import StageGroups
 from weft.lower import executable, unwired
+from weft.lower.periods import released
 from weft.runtime.lane.ring import horizon, window
-from weft.runtime.ranks.world import MOST_COPIES
+from weft.runtime.ranks.carriers import MOST_COPIES
 from weft.runtime.weights.options import Scope
 from weft.runtime.weights.ties import End
-from weft.verify.periods import released, without_end
+from weft.verify.periods import without_end
 
 
 class Wait(NamedTuple):

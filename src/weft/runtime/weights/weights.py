@@ -252,7 +252,8 @@ class Weights:
             for pipe in self._pipes:
                 members = [self._member(pipe, end.stage, tie) for end in ends]
                 if any(member.holders for member in members):
-                    yield (pipe, _key(tie)), Exchange(number, members, world.transport, ahead)
+                    exchange = Exchange(number, members, world.transport, ahead, is_tied=True)
+                    yield (pipe, _key(tie)), exchange
                 number += 1
 
     def _member(self, pipe: int, stage: int, tie: int | None = None) -> Member:

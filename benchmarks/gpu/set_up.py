@@ -1,0 +1,163 @@
+"""Set-up as users do it, on the GPUs of this host: `weft train`, torchrun, an NCCL process group.
+
+    python benchmarks/gpu/set_up.py [--ranks 2]
+
+Ranks share a GPU where there are fewer GPUs than ranks (start MPS first for more than two of them).
+Prints a line for each check, and ends with status 1 if one fails.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+import weft
+from weft.errors import InputError
+from weft.schedules import zbv
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "gpus.py"
+SMALL = ["--steps", "5", "--dropout", "0.1", "--hidden", "256", "--context", "128"]
+SCHEDULES = ("1f1b", "zbv", "wpipe")
+ENOUGH = 300  # seconds for a command
+
+
+def started(*words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(words, capture_output=True, text=True, check=False, timeout=ENOUGH)
+
+
+def losses(*words: str) -> list[float]:
+    """What `weft train` prints for this job."""
+    run = started(sys.executable, "-m", "weft", "train", *SMALL, "--json", *words)
+    if run.returncode:
+        raise RuntimeError(run.stderr.strip()[-2000:])
+    found = json.loads(run.stdout.splitlines()[-1])
+    print("   ", found.get("accelerator", "reference"), found["losses"][-1])
+    return list(found["losses"])
+
+
+def weft_train(schedule: str, ranks: int) -> bool:
+    """Ranks on GPUs have the losses of the reference on a GPU."""
+    more = ["--share-gpus"] if ranks > torch.cuda.device_count() else []
+    job = ["--accelerator", "cuda", "--schedule", schedule, "-d", str(ranks), "-n", "4", *more]
+    return losses(*job) == losses(*job, "--reference")
+
+
+def too_many_ranks(ranks: int) -> bool:
+    """More ranks than GPUs are refused where nobody asked for it."""
+    count = torch.cuda.device_count() + 1
+    run = started(sys.executable, "-m", "weft", "train", "--accelerator", "cuda", "-d", str(count))
+    print("   ", run.stderr.strip())
+    return run.returncode == 2 and "--share-gpus" in run.stderr
+
+
+def torchrun(ranks: int, *words: str) -> str:
+    launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks))
+    run = started(sys.executable, *launcher, *words)
+    if run.returncode:
+        raise RuntimeError((run.stdout + run.stderr).strip()[-3000:])
+    return run.stdout
+
+
+def example(ranks: int) -> bool:
+    """examples/gpus.py on as many GPUs as there are."""
+    lines = torchrun(torch.cuda.device_count(), str(EXAMPLE)).splitlines()
+    found = [float(line.split()[-1]) for line in lines if line.startswith("step ")]
+    print("   ", found[0], found[-1])
+    return len(found) == 10 and found[-1] < found[0]
+
+
+def groups(ranks: int) -> bool:
+    """Process groups of NCCL alone, and of both, over peer; see `in_a_rank`."""
+    alone = losses_of(None, ranks, "loopback")
+    with tempfile.TemporaryDirectory() as folder:
+        for backend in ("nccl", "cpu:gloo,cuda:nccl"):
+            torchrun(ranks, __file__, "--rank", backend, folder)
+            for found in Path(folder).iterdir():
+                if json.loads(found.read_text()) != alone:
+                    print("   ", backend, found.name, found.read_text(), alone)
+                    return False
+    return True
+
+
+def in_a_rank(backend: str, folder: str) -> None:
+    """Trains with the stages of this rank alone on its GPU; refusals come with their reasons."""
+    local = int(os.environ["LOCAL_RANK"])
+    torch.cuda.set_device(local % torch.cuda.device_count())
+    dist.init_process_group(backend)
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    Path(folder, str(rank)).write_text(json.dumps(losses_of(rank, ranks, "auto")))
+    if ranks > torch.cuda.device_count():
+        refused("are on one GPU", lambda: losses_of(rank, ranks, "nccl"))
+    if backend == "nccl":
+        refused("are on the CPU", lambda: losses_of(-1, ranks, "auto"))
+    dist.destroy_process_group()
+
+
+def refused(reason: str, call: Callable[[], object]) -> None:
+    try:
+        call()
+    except InputError as error:
+        if reason in str(error):
+            return
+        raise
+    raise RuntimeError(f"not refused: {reason}")
+
+
+def losses_of(rank: int | None, ranks: int, transport: str) -> list[str]:
+    """Losses, with the stages of a rank on its GPU (all of them for None), and the rest on CPUs."""
+    program = zbv(devices=ranks, microbatches=4)
+    torch.manual_seed(0)
+    blocks = [nn.Sequential(nn.Linear(256, 256), nn.Dropout(0.1)) for _ in range(program.stages)]
+    for block, device in zip(blocks, program.placement.pipes[0], strict=True):
+        if rank is None or device == rank:
+            block.to("cuda")
+    drawn = torch.Generator().manual_seed(1)
+    with weft.Pipeline(
+        blocks,
+        program,
+        loss=nn.functional.mse_loss,
+        optimizer=lambda named: torch.optim.AdamW([weight for _, weight in named]),
+        clip=1.0,
+        transport=transport,  # type: ignore[arg-type]
+    ) as pipeline:
+        steps = [pipeline.step(*torch.randn(2, 64, 256, generator=drawn)) for _ in range(4)]
+        return [float(step.loss).hex() for step in steps]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--ranks", type=int, default=2)
+    parser.add_argument("--rank", nargs=2, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.rank:
+        in_a_rank(*arguments.rank)
+        return
+    checks: dict[str, Callable[[int], bool]] = {
+        f"weft train, {name}": lambda ranks, name=name: weft_train(name, ranks)  # type: ignore[misc]
+        for name in SCHEDULES
+    }
+    checks |= {"too many ranks": too_many_ranks, "examples/gpus.py": example, "groups": groups}
+    is_good = True
+    for name, check in checks.items():
+        try:
+            passed = check(arguments.ranks)
+        except Exception as error:
+            passed = False
+            print("   ", error)
+        is_good &= passed
+        print("ok    " if passed else "FAILED", name, flush=True)
+    sys.exit(not is_good)
+
+
+if __name__ == "__main__":
+    main()

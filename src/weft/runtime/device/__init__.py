@@ -1,0 +1,1 @@
+"""What computes beside its host: streams and events of a GPU, and its numbers."""

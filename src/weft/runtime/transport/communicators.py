@@ -1,0 +1,174 @@
+"""Communicators of NCCL, made and connected once, before anything is launched on them.
+
+NCCL connects two ranks at their first exchange, and blocks the host of each until the other joins.
+So all pairs are connected at once, in one order on all ranks, by a thread; this one watches whether
+all ranks live.
+"""
+
+from __future__ import annotations
+
+import atexit
+import datetime
+import os
+import queue
+import signal
+import time
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from functools import partial
+from threading import Event, Thread, current_thread, main_thread
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from weft.errors import RankError
+from weft.runtime.ranks.mesh import Mesh
+
+GLANCE = 0.02  # seconds between two looks at the mesh
+PAUSE = 0.5  # seconds between two looks of the guard
+PATIENCE = 2.0  # seconds for NCCL to abort
+GRACE = 3  # seconds for a process to end after that
+LONG = datetime.timedelta(hours=10)  # as the mesh knows better how long to wait
+WHAT = "all ranks to connect over NCCL"
+WATCHDOG = {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "0", "TORCH_NCCL_ENABLE_MONITORING": "0"}
+
+
+class Communicators:
+    """One for messages, one for sums of gradients."""
+
+    def __init__(
+        self, mesh: Mesh, device: torch.device, neighbours: Sequence[tuple[int, int]]
+    ) -> None:
+        self._device = device
+        mesh.gather(b"", "the start of NCCL")  # torch waits long for a rank that never comes
+        self.wires, self.sums = _watched(mesh, lambda: self._made(mesh, neighbours))
+
+    def _made(self, mesh: Mesh, neighbours: Sequence[tuple[int, int]]) -> tuple[Any, Any]:
+        torch.cuda.set_device(self._device)  # of this thread
+        made = []
+        for _ in range(2):
+            with _without_watchdog():
+                group = dist.new_group(backend="nccl", timeout=LONG)
+            made.append(group)
+            for low, high in neighbours:
+                if mesh.rank in (low, high):
+                    self._connect(group, low, high, mesh.rank)
+        return made[0], made[1]
+
+    def _connect(self, group: Any, low: int, high: int, rank: int) -> None:
+        """One exchange each way."""
+        token = torch.zeros(1, device=self._device)
+        for source, destination in ((low, high), (high, low)):
+            group._start_coalescing(self._device)
+            if rank == source:
+                group.send([token], destination, 0)
+            else:
+                group.recv([token], source, 0)
+            group._end_coalescing(self._device).wait()
+        event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        event.record(torch.cuda.current_stream(self._device))
+        while not event.query():  # type: ignore[no-untyped-call]
+            time.sleep(GLANCE / 20)
+
+    def abort(self) -> None:
+        """End kernels that wait for other ranks; NCCL itself may take its time."""
+        atexit.register(_end_soon)
+        threads = [Thread(target=_abort, args=(one,), daemon=True) for one in self._both]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(PATIENCE)
+
+    def close(self) -> None:
+        """Leave no communicator open."""
+        for group in self._both:
+            with suppress(Exception):
+                dist.destroy_process_group(group)
+        self.wires = self.sums = None
+
+    @property
+    def _both(self) -> list[Any]:
+        return [group for group in (self.wires, self.sums) if group is not None]
+
+
+class Guard:
+    """Ends kernels that wait for a rank that has failed: a host may wait for its own device then.
+
+    A thread looks now and then; it has nothing to do unless a rank fails.
+    """
+
+    def __init__(self, mesh: Mesh, communicators: Communicators) -> None:
+        self._is_closed = Event()
+        looking = partial(_look, weakref.ref(mesh), weakref.ref(communicators), self._is_closed)
+        Thread(target=looking, daemon=True).start()
+
+    def close(self) -> None:
+        self._is_closed.set()
+
+
+def _look(
+    mesh: weakref.ref[Mesh], communicators: weakref.ref[Communicators], is_closed: Event
+) -> None:
+    while not is_closed.wait(PAUSE):
+        found, ended = mesh(), communicators()
+        if found is None or ended is None:
+            return
+        try:
+            found.look()
+        except RankError:
+            ended.abort()
+            return
+        del found, ended
+
+
+@contextmanager
+def _without_watchdog() -> Iterator[None]:
+    """Torch's own would end the process when a rank dies, before it can say why."""
+    environment = os.environ  # noqa: TID251 (torch reads it nowhere else)
+    before = {name: environment.get(name) for name in WATCHDOG}
+    environment.update(WATCHDOG)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del environment[name]
+            else:
+                environment[name] = value
+
+
+def _end_soon() -> None:
+    """Let the process end, whatever NCCL and CUDA still wait for on its way out."""
+    if current_thread() is main_thread():
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.alarm(GRACE)
+
+
+def _abort(group: Any) -> None:
+    with suppress(Exception):
+        group.abort()
+
+
+def _watched(mesh: Mesh, make: Callable[[], Any]) -> Any:
+    """What a thread makes; a rank that dies or stalls meanwhile is named."""
+    news: queue.Queue[tuple[Any, BaseException | None]] = queue.Queue()
+
+    def work() -> None:
+        try:
+            news.put((make(), None))
+        except BaseException as error:
+            news.put((None, error))
+
+    Thread(target=work, daemon=True).start()
+    began, others = time.monotonic(), [one for one in range(mesh.ranks) if one != mesh.rank]
+    while True:
+        try:
+            made, error = news.get(timeout=GLANCE)
+        except queue.Empty:
+            mesh.watch(began, WHAT, *others)
+            continue
+        if error is not None:
+            raise RankError(f"NCCL could not connect the ranks: {error}") from error
+        return made

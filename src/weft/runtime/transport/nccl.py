@@ -1,0 +1,278 @@
+"""NCCL: transfers between GPUs, all of a rank in one order that all ranks share.
+
+    a step    puts its transfers into the group at hand; the last of a group launches it
+    a reader  makes its stream wait for the group; the host waits for nobody
+
+There is one communicator for messages and one for sums of gradients, each with all ranks, and both
+are connected before the first step. What is launched before a transfer never needs what comes after
+it, on any rank (`lower.one_wire`), so that nothing can be waited for in a circle: not even where
+CUDA itself drains a device before it goes on.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple, TypeAlias
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from weft.errors import WeftError
+from weft.ir.kinds import Direction
+from weft.runtime.device.accelerator import Accelerator
+from weft.runtime.ranks.mesh import Mesh
+from weft.runtime.ranks.records import Record
+from weft.runtime.stage.values import Structure
+from weft.runtime.transport.communicators import Communicators, Guard
+from weft.runtime.transport.message import (
+    NAME,
+    Layout,
+    Message,
+    Post,
+    Receive,
+    Route,
+    Send,
+    Shapes,
+    TensorShape,
+    Values,
+    layout_of,
+    name_in,
+    named,
+    read,
+    written,
+)
+
+Op: TypeAlias = tuple[bool, Tensor, int]  # whether it sends, what, and to or from whom
+
+
+class Expected(NamedTuple):
+    """What a receive will have filled, the group that it is in, and whether its header was read."""
+
+    values: list[Tensor | Structure | None]
+    group: TransferGroup
+    is_heard: bool
+
+
+class TransferGroup:
+    """Transfers that are launched together, on the stream that is entered then."""
+
+    __slots__ = ("_ops", "work")
+
+    def __init__(self) -> None:
+        self._ops: list[Op] = []
+        self.work: dist.Work | None = None
+
+    def add(self, tensor: Tensor, peer: int, *, is_send: bool) -> None:
+        plain = torch.view_as_real(tensor) if tensor.is_complex() else tensor
+        self._ops.append((is_send, plain, peer))
+
+    def launch(self, communicator: Any, device: torch.device) -> None:
+        if not self._ops:
+            return
+        communicator._start_coalescing(device)
+        for is_send, tensor, peer in self._ops:
+            call = communicator.send if is_send else communicator.recv
+            call([tensor], peer, 0)
+        self.work = communicator._end_coalescing(device)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether its memory may be given to others."""
+        return self.work is None or self.work.is_completed()
+
+    def wait(self) -> None:
+        """Let the entered stream wait; the host goes on."""
+        if self.work is not None:
+            self.work.wait()
+
+
+class Nccl:
+    """Messages in groups; whoever receives one has posted it before."""
+
+    is_ordered = False
+
+    def __init__(
+        self,
+        mesh: Mesh,
+        communicators: Communicators,
+        device: torch.device,
+        accelerator: Accelerator,
+    ) -> None:
+        self._mesh, self._communicators = mesh, communicators
+        self._device, self._accelerator = device, accelerator
+        self._group, self.is_first = TransferGroup(), True
+        self._under_way: deque[TransferGroup] = deque()  # oldest first
+        self._guard = Guard(mesh, communicators)
+        self._posted: dict[Message, deque[Expected]] = {}
+        self._headers: dict[Message, deque[bytes]] = {}
+        mesh.handle(Record.HEADER, self._on_header)
+
+    def sender(self, route: Route, shapes: Shapes) -> Send:
+        message, destination, is_sum = route.message, route.destination, _is_sum(route)
+
+        def send(values: Values) -> None:
+            found, known = layout_of(values), shapes()
+            if known is None or message.direction is Direction.GRADIENT:
+                shapes.see(found)
+                self._mesh.send(destination, Record.HEADER, named(message) + written(found))
+            if known is not None and not _is_within(found, known):
+                raise _changed(route, known, found)
+            group = TransferGroup() if is_sum else self._group
+            stream: Any = self._accelerator.entered
+            for value, entry in zip(values, known or found, strict=True):
+                if isinstance(entry, TensorShape):
+                    tensor = self._sent(value, entry)
+                    tensor.record_stream(stream)
+                    group.add(tensor, destination, is_send=True)
+            if is_sum:
+                self._launch(group, self._communicators.sums)
+
+        return send
+
+    def poster(self, route: Route, shapes: Shapes) -> Post:
+        """What puts a receive into the group at hand."""
+        posted = self._queue(route.message)
+
+        def post() -> None:
+            layout = shapes()
+            is_heard = layout is None
+            if layout is None:
+                layout = read(self._header(route))
+                shapes.see(layout)
+            values = self._received(layout, route.source, self._group)
+            posted.append(Expected(values, self._group, is_heard))
+
+        return post
+
+    def receiver(self, route: Route, shapes: Shapes) -> Receive:
+        message, posted, is_sum = route.message, self._queue(route.message), _is_sum(route)
+
+        def receive() -> Values:
+            if is_sum:
+                return self._summand(route)
+            values, group, is_heard = posted.popleft()
+            self._wait(group)
+            if message.direction is Direction.GRADIENT and not is_heard:
+                sent = read(self._header(route))
+                values = [None if e is None else v for v, e in zip(values, sent, strict=True)]
+            return self._handed(values)
+
+        return receive
+
+    def post(self, is_last: bool) -> None:
+        """Launch the group at hand; in a first run each transfer by itself.
+
+        CUDA loads a kernel when it is first used, and then ends all that was launched before. Only
+        one by one do transfers not depend on what their ranks launch after them.
+        """
+        if is_last or self.is_first:
+            group, self._group = self._group, TransferGroup()
+            self._launch(group, self._communicators.wires)
+
+    def begin(self, incoming: Sequence[Route], outgoing: Sequence[Route]) -> None:
+        """Forget what a run that failed has left."""
+        self._group = TransferGroup()
+        for posted in self._posted.values():
+            posted.clear()
+
+    def go_on(self, incoming: Sequence[Route], outgoing: Sequence[Route]) -> None:
+        """The program has posted all that it needs."""
+
+    def end(self) -> None:
+        """Nobody waits for what was sent."""
+
+    def abandon(self) -> None:
+        """A kernel of this rank may wait endlessly for another one."""
+        self._communicators.abort()
+
+    def close(self) -> None:
+        self._posted.clear()
+        self._under_way.clear()
+        self._guard.close()
+        self._communicators.close()
+
+    def _sent(self, value: Any, entry: TensorShape) -> Tensor:
+        if value is None:  # nothing computed it
+            return torch.zeros(entry.shape, dtype=entry.dtype, device=self._device)
+        tensor: Tensor = value.to(self._device).contiguous()
+        return tensor
+
+    def _received(
+        self, layout: Layout, source: int, group: TransferGroup
+    ) -> list[Tensor | Structure | None]:
+        values: list[Tensor | Structure | None] = []
+        for entry in layout:
+            if isinstance(entry, TensorShape):
+                tensor = torch.empty(entry.shape, dtype=entry.dtype, device=self._device)
+                group.add(tensor, source, is_send=False)
+                values.append(tensor)
+            else:
+                values.append(entry)
+        return values
+
+    def _summand(self, route: Route) -> Values:
+        """Gradients of a copy: received when they are asked for, of whatever shapes they are."""
+        group = TransferGroup()
+        values = self._received(read(self._header(route)), route.source, group)
+        self._launch(group, self._communicators.sums)
+        self._wait(group)
+        return self._handed(values)
+
+    def _launch(self, group: TransferGroup, communicator: Any) -> None:
+        """Launch it, and keep what it carries until it is over: NCCL has streams of its own."""
+        with self._blamed():
+            group.launch(communicator, self._device)
+            self._under_way.append(group)
+            while self._under_way and self._under_way[0].is_over:
+                self._under_way.popleft()
+
+    def _wait(self, group: TransferGroup) -> None:
+        with self._blamed():
+            group.wait()
+
+    @contextmanager
+    def _blamed(self) -> Iterator[None]:
+        """Where a communicator was aborted, the rank that failed is why."""
+        try:
+            yield
+        except RuntimeError:
+            self._mesh.check()
+            raise
+
+    def _handed(self, values: list[Tensor | Structure | None]) -> Values:
+        stream: Any = self._accelerator.entered
+        for value in values:
+            if isinstance(value, Tensor):
+                value.record_stream(stream)
+        return values
+
+    def _queue(self, message: Message) -> deque[Expected]:
+        return self._posted.setdefault(message, deque())
+
+    def _header(self, route: Route) -> bytes:
+        arrived = self._headers.setdefault(route.message, deque())
+        self._mesh.wait(arrived.__len__, lambda: str(route), route.source)
+        return arrived.popleft()
+
+    def _on_header(self, _: int, content: bytes) -> None:
+        self._headers.setdefault(name_in(content), deque()).append(content[NAME.size :])
+
+
+def _is_sum(route: Route) -> bool:
+    return route.message.direction is Direction.BOTH
+
+
+def _is_within(found: Layout, known: Layout) -> bool:
+    """Whether what is sent is what the other end expects, but for what is not there."""
+    pairs = zip(found, known, strict=False)
+    return len(found) == len(known) and all(one in (None, other) for one, other in pairs)
+
+
+def _changed(route: Route, known: Layout, found: Layout) -> WeftError:
+    return WeftError(
+        f"{route} was to be {known} and is {found}: values change from microbatch to microbatch,"
+        f" which NCCL cannot carry; on one host use transport='peer'"
+    )

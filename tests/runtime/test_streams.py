@@ -1,0 +1,310 @@
+"""Streams: whatever order a device takes, nothing runs before what it reads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.runtime.fake_device import FakeDevice
+from weft.ir.kinds import Kind, Stream
+from weft.ir.program import Program
+from weft.lower import executable, experts, offload
+from weft.runtime.lane.gates import Across, Steps
+from weft.runtime.lane.plan import Planner
+from weft.runtime.lane.ring import Ring
+from weft.runtime.lane.steps import Reduce
+from weft.runtime.lane.streams import EventGate, Streams
+from weft.runtime.lane.walk import Entry, Plan
+from weft.runtime.ranks.clock import Recording
+from weft.schedules import REGISTRY, Shape
+from weft.simulate import simulate
+
+RECEIVES = (Kind.RECV_ACTIVATION, Kind.RECV_GRADIENT)
+ORDERS = range(20)
+
+
+class Launch:
+    """A step that is a launch of its row."""
+
+    def __init__(self, device: FakeDevice, row: int) -> None:
+        self._device, self._row = device, row
+
+    def wait(self, lap: int) -> None: ...
+
+    def run(self, lap: int) -> None:
+        self._device.launch(self._row)
+
+
+class Cut(Streams):
+    """Streams that leave out some waits: of each pair (who is waited for, who waits)."""
+
+    left_out: tuple[Stream | None, Stream | None] | None = None
+    pairs: set[tuple[Stream | None, Stream | None]]
+
+    def joined(self, steps: Steps, closings: Steps, across: Across) -> tuple[Steps, Steps]:
+        streams = self.streams()
+
+        def pair(producer: int, consumer: int) -> tuple[Stream | None, Stream | None]:
+            return streams.get(producer), streams.get(consumer)
+
+        self.pairs = {pair(p, c) for c, found in across.items() for p in found}
+        kept = {c: [p for p in found if pair(p, c) != self.left_out] for c, found in across.items()}
+        return super().joined(steps, closings, {c: found for c, found in kept.items() if found})
+
+
+def bound(program: Program, device: int, fake: FakeDevice) -> Any:
+    """What a planner asks of a binder, with launches for steps."""
+    ring = Ring(program)
+    kind = ring.program.actions.kind
+    rows = np.flatnonzero(ring.program.device_of == device).tolist()
+    return SimpleNamespace(
+        ring=ring,
+        program=ring.program,
+        devices=range(device, device + 1),
+        steps={row: Launch(fake, row) for row in rows},
+        closings={},
+        wires=SimpleNamespace(
+            sends={}, receives={r: [] for r in rows if kind[r] in RECEIVES}, ends={}
+        ),
+    )
+
+
+def reads(program: Program, device: int) -> Iterator[tuple[int, int]]:
+    """Rows of a device that read others of it, as (producer, consumer)."""
+    needs, is_own = program.dependencies, program.device_of == device
+    is_walked = ~np.isin(program.actions.kind, RECEIVES) & is_own
+    mine = is_walked[needs.producer] & is_walked[needs.consumer]
+    return zip(needs.producer[mine].tolist(), needs.consumer[mine].tolist(), strict=True)
+
+
+def launched(
+    program: Program, device: int, left_out: tuple[Stream | None, Stream | None] | None = None
+) -> FakeDevice:
+    """A fake device with all launches of a step, or of some updates."""
+    fake = FakeDevice()
+    binder = bound(program, device, fake)
+    drive = Cut(binder.program, fake)
+    drive.left_out = left_out
+    planner = Planner(binder, simulate(binder.program), drive)
+    drive.run(planner.until(program.microbatches), 0, Recording(fake))
+    drive.finish()
+    fake.pairs = drive.pairs
+    return fake
+
+
+def is_in_order(program: Program, device: int, fake: FakeDevice, seed: int) -> bool:
+    place = {row: index for index, row in enumerate(fake.run(seed))}
+    pairs = [pair for pair in reads(program, device) if {*pair} <= place.keys()]
+    assert pairs
+    return all(place[before] < place[after] for before, after in pairs)
+
+
+def program_of(name: str) -> Program:
+    schedule = REGISTRY[name]
+    least, most = schedule.stages_per_device
+    shape = Shape(devices=4, microbatches=8, stages_per_device=least if most else 2, updates=4)
+    return schedule.program(shape)
+
+
+PROGRAMS = {
+    "1f1b": executable(program_of("1f1b")),
+    "zbv": executable(program_of("zbv")),
+    "chimera": executable(program_of("chimera")),
+    "offload": executable(offload(simulate(program_of("interleaved-1f1b")))),
+    "experts": executable(experts(program_of("kimi-k2"))),
+}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_nothing_runs_before_what_it_reads(name: str) -> None:
+    program = PROGRAMS[name]
+    for device in range(program.devices):
+        for seed in ORDERS:
+            assert is_in_order(program, device, launched(program, device), seed)
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_waits_between_streams_are_needed(name: str) -> None:
+    """Without the waits of one stream for another, some order of the device is wrong."""
+    program, device = PROGRAMS[name], 1
+    pairs = launched(program, device).pairs
+    assert pairs
+    for pair in pairs:
+        found = [is_in_order(program, device, launched(program, device, pair), s) for s in ORDERS]
+        assert not all(found), f"nothing needs the waits of {pair[1]} for {pair[0]}"
+
+
+def test_the_host_launches_on_the_stream_of_each_lane() -> None:
+    program = PROGRAMS["chimera"]
+    fake = launched(program, 0)
+    names = {lane.stream for lane in program.lanes if lane.device == 0}
+    assert names == {Stream.COMPUTE, Stream.WIRE, Stream.REDUCE}
+    for name in names:
+        rows = [row for row in fake.stream(name.value).launches if isinstance(row, int)]
+        assert rows
+        assert all(program.lanes[program.lane_of[row]].stream is name for row in rows)
+
+
+def test_what_follows_a_step_comes_after_all_of_its_streams() -> None:
+    program = PROGRAMS["1f1b"]
+    for seed in ORDERS:
+        again = launched(program, 0)
+        again.launch("the next step")
+        assert again.run(seed)[-1] == "the next step"
+
+
+def test_an_event_is_recorded_anew_in_each_lap() -> None:
+    """Who passes a gate in a lap waits for that lap, not for the one before."""
+    for seed in ORDERS:
+        fake = FakeDevice()
+        gate = EventGate(fake)
+        for lap in range(3):
+            fake.launch(f"computed {lap}")
+            gate.open(lap)
+            fake.enter(fake.stream("reduce"))
+            gate.pass_through(lap)
+            fake.launch(f"read {lap}")
+            fake.enter(fake.chosen)
+        order = fake.run(seed)
+        for lap in range(3):
+            assert order.index(f"computed {lap}") < order.index(f"read {lap}")
+
+
+def test_after_an_error_launches_go_where_they_went_before() -> None:
+    program = PROGRAMS["1f1b"]
+    fake = FakeDevice()
+    drive = Streams(program, fake)
+
+    class Broken:
+        def wait(self, lap: int) -> None: ...
+
+        def run(self, lap: int) -> None:
+            raise ValueError("no")
+
+    row = int(np.flatnonzero(program.actions.kind == Kind.SEND_ACTIVATION)[0])
+    with pytest.raises(Exception, match="no"):
+        drive.run(Plan(threads={Stream.COMPUTE: [Entry(row, 0, Broken())]}), 0, Recording(fake))
+    assert fake.entered is fake.chosen
+
+
+# sums
+
+
+class Offered:
+    """Stands for an exchange: what it does is a launch."""
+
+    def __init__(self, device: FakeDevice, row: int) -> None:
+        self._device, self._row = device, row
+
+    def offer(self, update: int) -> None:
+        self._device.launch(f"offer {self._row}")
+
+    def collect(self, update: int) -> None: ...
+
+    def sum_up(self, update: int) -> None:
+        self._device.launch(self._row)
+
+
+def test_gradients_are_offered_once_they_are_closed_on_the_stream_of_sums() -> None:
+    """So that no other host waits for them because this one waits for a sum."""
+    program, fake = PROGRAMS["chimera"], FakeDevice()
+    binder = bound(program, 0, fake)
+    policy: Any = SimpleNamespace(origin=0, is_carried=lambda update: False)
+    kind, stage = program.actions.kind, program.actions.stage
+    sums = [row for row in binder.steps if kind[row] == Kind.REDUCE]
+    for row in sums:
+        binder.steps[row] = Reduce(policy, 0, 1, Offered(fake, row))  # type: ignore[arg-type]
+    last = {int(stage[row]): row for row in binder.steps if kind[row] == Kind.B}
+    binder.closings = {row: Launch(fake, ~row) for row in last.values()}
+    drive = Streams(binder.program, fake)
+    planner = Planner(binder, simulate(binder.program), drive)
+    drive.run(planner.until(program.microbatches), 0, Recording(fake))
+    assert sums
+    offers = [name for name in fake.stream("reduce").launches if isinstance(name, str)]
+    assert sorted(offers) == sorted(f"offer {row}" for row in sums)
+    order = fake.run(0)
+    for row in sums:
+        closing = order.index(~last[int(stage[row])])
+        assert closing < order.index(f"offer {row}") < order.index(row)
+
+
+# hosts
+
+
+def order_of(program: Program, device: int) -> list[int]:
+    """What the host of a device launches, closings as ~row of the last gradient of a stage."""
+    fake = FakeDevice()
+    binder = bound(program, device, fake)
+    kind, pipe, stage = program.actions.kind, program.actions.pipe, program.actions.stage
+    last = {
+        (int(pipe[row]), int(stage[row])): row
+        for row in binder.steps
+        if kind[row] in (Kind.B, Kind.W)
+    }
+    binder.closings = {row: Launch(fake, ~row) for row in last.values()}
+    planner = Planner(binder, simulate(binder.program), Streams(binder.program, fake))
+    (entries,) = planner.until(program.microbatches).threads.values()
+    return [entry.row for entry in entries]
+
+
+def awaited(program: Program, row: int, closings: set[int]) -> set[int]:
+    """What has to be launched, on other devices too, before a host goes on with an action."""
+    needs, kind, found = program.dependencies, program.actions.kind, set[int]()
+    for producer, _ in needs.read_by(row):
+        if kind[producer] in RECEIVES:
+            found.update(send for send, _ in needs.read_by(producer))
+        elif kind[row] in (Kind.REDUCE, Kind.UPDATE) and kind[producer] in (Kind.B, Kind.W):
+            found.update({~producer} & closings)  # offered, or measured, when it is closed
+        else:
+            found.add(producer)
+    return found
+
+
+def stuck(program: Program, orders: Mapping[int, list[int]] | None = None) -> dict[int, int]:
+    """For each device whose host cannot go on, the row that it is at."""
+    orders = orders or {device: order_of(program, device) for device in range(program.devices)}
+    closings = {row for order in orders.values() for row in order if row < 0}
+    place, launched = dict.fromkeys(orders, 0), set[int]()
+    is_moving = True
+    while is_moving:
+        is_moving = False
+        for device, order in orders.items():
+            while place[device] < len(order):
+                row = order[place[device]]
+                if row >= 0 and not awaited(program, row, closings) <= launched:
+                    break
+                launched.add(row)
+                place[device] += 1
+                is_moving = True
+    return {d: orders[d][at] for d, at in place.items() if at < len(orders[d])}
+
+
+SYNCHRONOUS = [schedule.name for schedule in REGISTRY if not schedule.is_asynchronous]
+
+
+@pytest.mark.parametrize("norms", [False, True], ids=["", "one norm"])
+@pytest.mark.parametrize("name", SYNCHRONOUS)
+def test_no_host_waits_for_one_that_waits_for_it(name: str, norms: bool) -> None:
+    """One thread launches all lanes: a sum that waits for another host holds up what comes next."""
+    source = program_of(name)
+    shared = [range(source.stages)] if norms else []
+    assert stuck(executable(source, norms=shared)) == {}
+
+
+def test_hosts_that_launch_in_another_order_wait_for_each_other() -> None:
+    """The first backward of device 0 in front of what device 1 needs for its gradient."""
+    program = PROGRAMS["1f1b"]
+    orders = {device: order_of(program, device) for device in range(program.devices)}
+    first = next(row for row in orders[0] if program.actions.kind[row] == Kind.B)
+    orders[0].remove(first)
+    orders[0].insert(0, first)
+    assert stuck(program, orders) == {0: first, 1: orders[1][0], 2: orders[2][0], 3: orders[3][0]}
+
+
+def test_tied_weights_of_several_pipes_let_hosts_go_on() -> None:
+    source = program_of("chimera")
+    assert stuck(executable(source, ties=[(0, source.stages - 1)])) == {}

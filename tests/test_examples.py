@@ -2,66 +2,107 @@
 
 from __future__ import annotations
 
+import io
 import os
+import runpy
 import subprocess
 import sys
+from collections.abc import Callable
+from contextlib import redirect_stdout
 from pathlib import Path
 
+import pytest
+import torch
+
 import weft
+from tests.runtime.launched import printed
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
-TRAIN, OWN_SCHEDULE, GPUS = (
-    str(EXAMPLES / f"{name}.py") for name in ("train", "own_schedule", "gpus")
+TRAIN, OWN_SCHEDULE, GPUS, LARGER, TOWERS = (
+    EXAMPLES / f"{name}.py"
+    for name in ("train", "own_schedule", "gpus", "larger_than_a_process", "two_towers")
 )
 
 
-def _printed(*command: str) -> list[str]:
+@pytest.fixture
+def alone(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str]]:
+    """What a script prints that one process runs, this one."""
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+
+    def run(script: Path, *words: str) -> list[str]:
+        monkeypatch.setattr(sys, "argv", [str(script), *words])
+        with redirect_stdout(io.StringIO()) as output:
+            runpy.run_path(str(script), run_name="__main__")
+        return output.getvalue().splitlines()
+
+    return run
+
+
+def _by_torchrun(script: Path, ranks: int = 2) -> list[str]:
+    """What all ranks print; most scripts do so on rank 0 alone."""
+    launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks))
+    command = [sys.executable, *launcher, str(script)]
+    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}
     done = subprocess.run(
-        [sys.executable, *command],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=100,
-        env={**os.environ, "CUDA_VISIBLE_DEVICES": ""},
+        command, capture_output=True, text=True, check=False, timeout=100, env=environment
     )
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()
 
 
-def _losses(printed: list[str]) -> list[str]:
-    losses = [line for line in printed if line.startswith("step ")]
+def _losses(lines: list[str]) -> list[str]:
+    losses = [line for line in lines if line.startswith("step ")]
     assert float(losses[-1].split()[-1]) < float(losses[0].split()[-1])
     return losses
 
 
-def test_the_same_script_from_one_process_to_four() -> None:
-    alone = _losses(_printed(TRAIN, "zbv"))
-    launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "4")
-    assert _losses(_printed(*launcher, TRAIN, "zbv")) == alone
-    assert len(alone) == 10
+def test_the_same_script_from_one_process_to_four(alone: Callable[..., list[str]]) -> None:
+    losses = _losses(alone(TRAIN, "zbv"))
+    first, *others = printed(4, TRAIN, "zbv")
+    assert _losses(first.splitlines()) == losses
+    assert others == [""] * 3
+    assert len(losses) == 10
 
 
-def test_the_script_for_gpus_trains_the_same_on_cpus_where_there_are_none() -> None:
-    alone = _losses(_printed(GPUS))
-    launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
-    assert _losses(_printed(*launcher, GPUS)) == alone
-    assert len(alone) == 10
+def test_two_towers_train_the_same_on_three_ranks(alone: Callable[..., list[str]]) -> None:
+    losses = _losses(alone(TOWERS))
+    assert _losses(_by_torchrun(TOWERS, ranks=3)) == losses
+    assert len(losses) == 10
 
 
-def test_a_schedule_of_ones_own_is_drawn_and_trains() -> None:
-    printed = _printed(OWN_SCHEDULE)
-    assert "capped: 4 devices, 8 microbatches" in printed
-    assert "time 39   bubble wall 38.5%   bubble span 38.5%   peak 3 in flight" in printed
-    assert len(_losses(printed)) == 5
+def test_the_script_for_gpus_trains_the_same_on_cpus_where_there_are_none(
+    alone: Callable[..., list[str]],
+) -> None:
+    losses = _losses(alone(GPUS))
+    assert _losses(_by_torchrun(GPUS)) == losses
+    assert len(losses) == 10
+
+
+def test_a_model_larger_than_a_process_starts_alike_on_any_number_of_ranks(
+    alone: Callable[..., list[str]],
+) -> None:
+    whole, ranks = alone(LARGER), _by_torchrun(LARGER)
+    assert _losses(ranks) == _losses(whole)
+    assert whole[0] == "0.034 of 0.034 MB are held here"
+    assert ranks.count("0.017 of 0.034 MB are held here") == 2
+
+
+def test_a_schedule_of_ones_own_is_drawn_and_trains(alone: Callable[..., list[str]]) -> None:
+    shown = alone(OWN_SCHEDULE)
+    assert "capped: 4 devices, 8 microbatches" in shown
+    assert "time 39   bubble wall 38.5%   bubble span 38.5%   peak 3 in flight" in shown
+    assert len(_losses(shown)) == 5
 
 
 def test_the_public_names() -> None:
     assert sorted(weft.__all__) == [
         "Pipeline",
         "Reference",
+        "Stages",
         "Staleness",
         "__version__",
         "explore",
+        "losses",
         "show",
         "split",
     ]

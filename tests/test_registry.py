@@ -17,7 +17,7 @@ from weft.schedules import REGISTRY, Schedule, Shape
 from weft.simulate import simulate
 from weft.verify import verify
 
-MUTATIONS_TRIED = 150
+MUTATIONS_TRIED = 60
 CYCLIC = ("interleaved-1f1b", "ragged")  # a variant that shows why others refuse such shapes
 
 each_schedule = pytest.mark.parametrize("schedule", list(REGISTRY), ids=lambda s: s.name)

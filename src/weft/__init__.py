@@ -20,16 +20,18 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from weft.draw import show
-    from weft.runtime import Pipeline, Reference, Staleness, split
+    from weft.runtime import Pipeline, Reference, Stages, Staleness, losses, split
     from weft.web import explore
 
 __version__ = "0.1.0"
 __all__ = [
     "Pipeline",
     "Reference",
+    "Stages",
     "Staleness",
     "__version__",
     "explore",
+    "losses",
     "show",
     "split",
 ]
@@ -37,7 +39,9 @@ __all__ = [
 _HOMES = {
     "Pipeline": "weft.runtime",
     "Reference": "weft.runtime",
+    "Stages": "weft.runtime",
     "Staleness": "weft.runtime",
+    "losses": "weft.runtime",
     "split": "weft.runtime",
     "show": "weft.draw",
     "explore": "weft.web",

@@ -49,7 +49,8 @@ def test_every_option_is_a_key() -> None:
     bundles = (Training, Source)
     names = ["schedule", *SHAPE, *(name for one in bundles for name in one.__dataclass_fields__)]
     missing = {name.replace("_", "-") for name in names} - set(found)
-    assert missing == {"data", "token-type", "vocabulary", "round", "temper"}
+    absent = {"column", "data", "precision", "model", "token-type", "vocabulary", "round", "temper"}
+    assert missing == absent
     assert found["predict"] is False
     assert (found["variant"], found["pipes"]) == ("doubling", 2)
 
@@ -75,6 +76,12 @@ def test_what_was_found_in_tokens_is_kept(tmp_path: Path) -> None:
     np.arange(200, dtype="<u2").tofile(tmp_path / "tokens.bin")
     found = kept("--data", str(tmp_path / "tokens.bin"))
     assert (found["token-type"], found["vocabulary"]) == ("uint16", 200)
+
+
+def test_what_was_found_in_a_saved_dataset_is_kept() -> None:
+    pytest.importorskip("pyarrow")
+    found = kept("--data", str(Path(__file__).parents[1] / "train" / "saved"), "--shuffle")
+    assert (found["column"], found["vocabulary"], found["shuffle"]) == ("input_ids", 10, True)
 
 
 def test_a_program_has_the_devices_that_its_file_says() -> None:

@@ -11,16 +11,21 @@ import pty
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import TypeAlias
 
 import pytest
+
+from weft.train.signals import clearing_up
 
 SIZES = "-d 2 -n 2 --layers 2 --hidden 8 --heads 1 --context 8 --steps 20000"
 ALONE = [sys.executable, "-m", "weft", "train"]
 LAUNCHER = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
 LAUNCHED = [sys.executable, *LAUNCHER, "-m", "weft", "train"]
+
+End: TypeAlias = Callable[[subprocess.Popen[bytes]], None]
 
 
 @contextmanager
@@ -70,32 +75,38 @@ def at_end(terminal: int) -> bool:
 needs_proc = pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="needs Linux's /proc")
 
 
+def interrupted(process: subprocess.Popen[bytes]) -> None:
+    """As a terminal does it, to all of them."""
+    os.killpg(process.pid, signal.SIGINT)
+
+
 @needs_proc
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-@pytest.mark.parametrize("command", [ALONE, LAUNCHED], ids=["weft", "torchrun"])
-def test_a_signal_leaves_no_process(
-    command: list[str], number: signal.Signals, tmp_path: Path
-) -> None:
-    with training(command, tmp_path) as (process, terminal):
-        if number is signal.SIGINT:
-            os.killpg(process.pid, number)  # as a terminal does
-        else:
-            process.send_signal(number)
+def test_an_interrupt_of_torchrun_leaves_no_process(tmp_path: Path) -> None:
+    """Where each rank ends by itself; a signal to torchrun alone is torchrun's to pass on."""
+    with training(LAUNCHED, tmp_path) as (process, terminal):
+        interrupted(process)
         assert at_end(terminal)
         assert process.wait(timeout=10) != 0
 
 
 @needs_proc
-@pytest.mark.parametrize(
-    "number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL], ids=str
-)
-def test_a_signal_leaves_no_folder(number: signal.Signals, tmp_path: Path) -> None:
+@pytest.mark.parametrize("end", [interrupted, subprocess.Popen.terminate, subprocess.Popen.kill])
+def test_a_signal_leaves_neither_process_nor_folder(end: End, tmp_path: Path) -> None:
     with training(ALONE, tmp_path) as (process, terminal):
         assert [*tmp_path.glob("weft-*")] != []
-        process.send_signal(number)
+        end(process)
         assert at_end(terminal)
-        process.wait(timeout=10)
+        assert process.wait(timeout=10) != 0
     assert [*tmp_path.glob("weft-*")] == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_that_would_end_a_process_at_once_lets_it_clear_up(number: signal.Signals) -> None:
+    """One that hangs up does what the one above that terminates does."""
+    with pytest.raises(SystemExit) as raised, clearing_up():
+        signal.raise_signal(number)
+    assert raised.value.code == 128 + number
+    assert signal.getsignal(number) == signal.SIG_DFL
 
 
 @needs_proc

@@ -45,11 +45,13 @@ def graphs(draw: DrawFn) -> Graph:
     every = [(u, v) for v in range(count) for u in range(v)]
     some = st.lists(st.sampled_from(every), unique=True) if every else st.just([])
     edges = draw(st.just(list(Graph.chain(count).edges)) | some)
+    fixed = frozenset(draw(st.lists(st.sampled_from(edges))) if edges else ())
     for stage in reversed(range(count)):
-        after = [stages[v] for u, v in edges if u == stage]
-        if after and not any(other.is_learning for other in after):
+        after = [stages[v] for u, v in edges if u == stage and (u, v) not in fixed]
+        is_read = any(u == stage for u, _ in edges)
+        if is_read and not any(other.is_learning for other in after):
             stages[stage] = replace(stages[stage], backward=Backward.NONE)
-    return Graph(tuple(stages), tuple(edges), name=draw(names | st.just(f"chain:{count}")))
+    return Graph(tuple(stages), tuple(edges), draw(names | st.just(f"chain:{count}")), fixed)
 
 
 @st.composite

@@ -12,7 +12,7 @@ from torch import nn
 
 from tests.runtime.models import MODELS, Data, adam, squared
 from weft.ir.program import Program
-from weft.runtime import Pipeline, Reference
+from weft.runtime import Pipeline, Reference, Stages
 from weft.timeline import Timeline
 
 TOLERANCE = 0.1  # seconds that the clocks of two ranks may differ by on a busy machine
@@ -22,7 +22,7 @@ def differences(
     stages: Sequence[nn.Module], program: Program, data: Data, **settings: Any
 ) -> list[str]:
     """Train the stages by the program and copies of them by the reference; what is not equal."""
-    copies = copy.deepcopy(list(stages))
+    copies = copy.deepcopy(Stages.of(stages))
     shared = {"loss": squared, "optimizer": adam, "seed": 3, **settings}
     weights = shared.pop("weights", None)
     own = {name: shared.pop(name) for name in ("transport", "graphs") if name in shared}

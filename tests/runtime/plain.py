@@ -11,9 +11,9 @@ from torch import Tensor, nn
 
 from tests.runtime.models import Data
 from weft.runtime.batch import cut, weights_of
+from weft.runtime.stage.calling import called
 from weft.runtime.stage.keyed import KeyedModules
 from weft.runtime.stage.randomness import Draw
-from weft.runtime.stage.split import called
 
 
 class Plain:

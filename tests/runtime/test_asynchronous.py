@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import random
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -24,30 +25,63 @@ from weft.schedules import one_f_one_b, pipedream_2bw
 
 ALL = [case for devices in (2, 3, 4) for case in cases(devices)]
 SOME = [case for case in ALL if case.devices == 3]
+ONE_EACH = [*{(case.schedule, case.variant): case for case in SOME}.values()]  # of every variant
+MODES: list[tuple[bool, tuple[int, ...]]] = [(False, (0, 3)), (True, (2,)), (False, ())]
 
 
 def of(cases: list[Case]) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("case", cases, ids=lambda case: case.id)
 
 
+class Combined(NamedTuple):
+    """Whether a case is recomputed and where it drains, by index; a norm; an optimizer."""
+
+    mode: int
+    scope: str | None
+    optimizer: str
+
+
+def combined(case: Case) -> list[Combined]:
+    """Three settings of a case: an orthogonal array over two, three and four devices."""
+    scopes, optimizers = (None, *case.scopes, None), [*OPTIMIZERS]
+    return [
+        Combined(
+            mode,
+            scopes[(case.devices + mode) % 3],
+            optimizers[(case.devices + 2 * mode) % 3],
+        )
+        for mode in range(len(MODES))
+    ]
+
+
 @of(ALL)
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
-def test_every_variant_is_exact(case: Case, optimizer: str) -> None:
+def test_every_variant_is_exact(case: Case) -> None:
     """With and without every norm, recomputation and drains; dropout; a short last microbatch."""
-    for scope in (None, *case.scopes):
-        for is_recomputed, drains in ((False, (0, 3)), (True, (2,)), (False, ())):
-            found = differences(
-                case,
-                optimizer=OPTIMIZERS[optimizer],
-                clip=None if scope is None else 0.05,
-                scope=scope,
-                is_recomputed=is_recomputed,
-                drains=drains,
-            )
-            assert not found, (scope, is_recomputed, drains)
+    for asked in combined(case):
+        is_recomputed, drains = MODES[asked.mode]
+        found = differences(
+            case,
+            optimizer=OPTIMIZERS[asked.optimizer],
+            clip=None if asked.scope is None else 0.05,
+            scope=asked.scope,
+            is_recomputed=is_recomputed,
+            drains=drains,
+        )
+        assert not found, asked
 
 
-@of([case for case in ALL if case.backward is None])
+@of(ONE_EACH)
+def test_any_two_settings_meet_in_every_variant(case: Case) -> None:
+    """So that what goes wrong where two of them meet is seen, by three trainings of a shape."""
+    alike = [c for c in ALL if (c.schedule, c.variant) == (case.schedule, case.variant)]
+    tried = [asked for other in alike for asked in combined(other)]
+    every = [*itertools.product(range(len(MODES)), (None, *case.scopes), OPTIMIZERS)]
+    for one, other in itertools.combinations(range(3), 2):
+        wanted = {(asked[one], asked[other]) for asked in every}
+        assert {(asked[one], asked[other]) for asked in tried} == wanted
+
+
+@of([case for case in SOME if case.backward is None])
 def test_wrong_versions_differ(case: Case) -> None:
     assert differences(case, version=versions.synchronous())
 
@@ -58,7 +92,7 @@ def test_a_tied_weight_is_as_its_first_stage_has_it(case: Case) -> None:
     assert not differences(case, model="tied", clip=0.05)
 
 
-@of(SOME)
+@of(ONE_EACH)
 def test_half_precision_stashes_what_is_computed_with(case: Case) -> None:
     assert not differences(case, asked=Asked(precision=torch.bfloat16), clip=0.05)
 
@@ -79,7 +113,7 @@ def test_predicted_weights_and_tempered_rates(case: Case) -> None:
         assert not differences(case, asked=Asked(predict=True, warmup=2), drains=drains)
 
 
-@of([case for case in SOME if len(case.scopes) > 1])
+@of(ONE_EACH)
 def test_a_scale_halves_after_gradients_that_overflow(case: Case) -> None:
     """Big enough that some updates are skipped, each group for itself; then it doubles again."""
     asked = Asked(precision=torch.float16, scale=Scale(2.0**22, interval=2))
@@ -91,12 +125,12 @@ def test_rates_of_each_stage_change_once_for_each_update() -> None:
     def halving(optimizer: torch.optim.Optimizer) -> torch.optim.lr_scheduler.StepLR:
         return torch.optim.lr_scheduler.StepLR(optimizer, 2, 0.5)
 
-    for case in SOME:
+    for case in ONE_EACH:
         assert not differences(case, scheduler=halving, drains=(2,))
 
 
 def test_running_statistics_are_those_of_the_forwards_in_order() -> None:
-    for case in SOME:
+    for case in ONE_EACH:
         for is_recomputed in (False, True):
             if case.backward is None or not is_recomputed:
                 assert not differences(case, model="normed", is_recomputed=is_recomputed)
@@ -120,7 +154,7 @@ def test_the_order_in_which_devices_get_on_does_not_matter(
 
 
 def test_an_update_with_a_loss_that_is_not_finite_is_skipped_everywhere() -> None:
-    for case in SOME:
+    for case in ONE_EACH:
         assert not differences(case, model="broken", nonfinite="skip", clip=0.05)
         with pytest.raises(NonfiniteError, match="the loss of step 3 is nan, by microbatch"):
             differences(case, model="broken")
@@ -175,7 +209,7 @@ def test_a_version_in_use_is_never_overwritten() -> None:
 
 
 def test_a_drain_ends_with_as_many_updates_everywhere() -> None:
-    for case in ALL:
+    for case in SOME:
         program = case.program
         pipeline = Pipeline(
             MODELS["layers"].stages(program.stages), program, loss=squared, optimizer=adam
@@ -285,9 +319,6 @@ def test_what_asynchronous_training_cannot_do_is_refused() -> None:
         Pipeline(stages, synchronous, loss=squared, staleness=Staleness())
     with pytest.raises(InputError, match="nothing is in flight"):
         Pipeline(stages, synchronous, loss=squared).drain()
-    stage = Case("pipedream", "", 2, 1, versions.pipedream(2)).program
-    with pytest.raises(InputError, match="scale of pipedream cannot change"):
-        Pipeline(stages, stage, loss=squared, optimizer=adam, scale=Scale())
     with pytest.raises(InputError, match="floating point"):
         Pipeline(stages, synchronous, loss=squared, precision=torch.int8)
     naive = Case("naive-async", "", 2, 1, versions.pipedream(2)).program

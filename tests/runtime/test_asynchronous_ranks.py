@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from tests.runtime.asynchrony import Asked, differences, named
-from tests.runtime.ranks import over_transports
+from tests.runtime.ranks import TRANSPORTS, run
 from weft.runtime import Scale
 
 # A case by name, and what is asked of it.
@@ -36,17 +36,19 @@ REPRESENTATIVE: dict[int, list[tuple[str, dict[str, Any]]]] = {
 }
 
 
-def train(devices: int, transport: str) -> dict[str, list[str]]:
+def train(devices: int) -> dict[str, list[str]]:
     """In each rank: what differs, by case; nothing where all is equal."""
     found = {}
-    for name, settings in REPRESENTATIVE[devices]:
+    for index, (name, settings) in enumerate(REPRESENTATIVE[devices]):
+        transport = TRANSPORTS[index % 2]
         updates = 14 if "asked" in settings and settings["asked"].scale else 6
         differs = differences(named(name), transport=transport, updates=updates, **settings)
         if differs:
-            found[f"{name} {settings}"] = differs
+            found[f"{name} {settings} over {transport}"] = differs
     return found
 
 
 @pytest.mark.parametrize("devices", [2, 4])
 def test_representative_cases(devices: int) -> None:
-    assert over_transports(devices, train, devices) == [[{}] * devices] * 2
+    """Over the transports in turn, each of which has drains, ties and asynchrony of every sort."""
+    assert run(devices, train, devices) == [{}] * devices

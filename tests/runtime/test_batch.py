@@ -116,3 +116,11 @@ def test_microbatches_of_several_tensors() -> None:
 
     program = one_f_one_b(devices=2, microbatches=2)
     assert differences([Masked(), Masked()], program, [(batch, target)], loss=loss) == []
+
+
+def test_microbatches_lie_in_memory_as_new_tensors_do() -> None:
+    """Products of matrices depend on it in the last bits, and other ranks have new tensors."""
+    rows = torch.randn(7, 5)
+    pieces = [piece.leaves[0] for piece in cut(rows, 3, "batch")]
+    assert all(piece.data_ptr() % 64 == 0 for piece in pieces)
+    assert torch.equal(torch.cat(pieces), rows)

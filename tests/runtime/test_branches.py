@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import pytest
 import torch
 from torch import Tensor, nn
 
 from tests.runtime.exactness import differences
-from tests.runtime.models import WIDTH, batches, squared
+from tests.runtime.models import WIDTH, batches
 from tests.runtime.ranks import over_transports
-from weft.errors import InputError
 from weft.ir.graph import Backward, Graph, Stage
 from weft.ir.placement import Placement
 from weft.ir.program import Program
-from weft.runtime import Pipeline
 from weft.schedules import REGISTRY, Shape
 
 LEARNING, FROZEN, CUT = Stage(), Stage(backward=Backward.INPUT), Stage(backward=Backward.NONE)
@@ -73,11 +70,3 @@ def test_branches_are_exact() -> None:
 
 def test_branches_on_ranks() -> None:
     assert over_transports(2, differences_by_graph) == [[{}] * 2] * 2
-
-
-def test_a_stage_that_reads_the_whole_batch_is_refused() -> None:
-    """Microbatch by microbatch it would be another loss."""
-    graph = Graph((LEARNING, Stage(is_whole_batch=True)), ((0, 1),))
-    program = REGISTRY["gpipe"].program(Shape.of_graph(graph, microbatches=4))
-    with pytest.raises(InputError, match="reads the whole batch at once"):
-        Pipeline(modules(graph), program, loss=squared)

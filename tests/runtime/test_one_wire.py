@@ -14,10 +14,10 @@ from weft.cost import Cost
 from weft.ir.program import Program
 from weft.lower import one_wire
 from weft.runtime import Pipeline
-from weft.runtime.assembly import Task
 from weft.runtime.lane.ring import Ring
 from weft.runtime.ranks import world
 from weft.runtime.ranks.world import World
+from weft.runtime.task import Task
 from weft.runtime.transport.loopback import Loopback
 from weft.runtime.transport.message import Message, Post, Receive, Route, Shapes, Values
 from weft.schedules import REGISTRY, Shape

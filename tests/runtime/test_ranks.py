@@ -8,7 +8,7 @@ import pytest
 
 from tests.runtime.exactness import differences_of
 from tests.runtime.programs import newest_first
-from tests.runtime.ranks import over_transports
+from tests.runtime.ranks import over_transports, run
 from weft.ir.program import Program
 from weft.schedules import REGISTRY, Shape, chimera, one_f_one_b, zb_h1, zbv
 
@@ -32,11 +32,12 @@ def every_program(devices: int) -> Iterator[Program]:
     yield newest_first(one_f_one_b(devices=devices, microbatches=2 * devices))
 
 
-@pytest.mark.parametrize("devices", [2, 4])
-def test_every_schedule(devices: int) -> None:
+@pytest.mark.parametrize(("devices", "transport"), [(2, "gloo"), (4, "shared")])
+def test_every_schedule(devices: int, transport: str) -> None:
+    """Two devices, where neighbours are on both sides the same, and four."""
     cases = [("layers", program) for program in every_program(devices)]
     assert len(cases) > 15
-    assert over_transports(devices, train, cases) == [[{}] * devices] * 2
+    assert run(devices, train, cases, transport) == [{}] * devices
 
 
 def test_weights_that_stages_share() -> None:

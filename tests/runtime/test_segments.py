@@ -13,11 +13,12 @@ from torch.nn import functional
 
 from tests.runtime.models import WIDTH, KnownSegments, is_same, squared
 from weft.errors import InputError
+from weft.runtime.split import split
+from weft.runtime.stage.calling import Slice
 from weft.runtime.stage.locks import OPEN
 from weft.runtime.stage.randomness import Draw
 from weft.runtime.stage.role import Role
 from weft.runtime.stage.segments import segments_of
-from weft.runtime.stage.split import Slice, split
 from weft.runtime.stage.stage import Stage
 from weft.runtime.stage.values import Value
 from weft.runtime.weights.versions import Stash

@@ -29,7 +29,7 @@ from weft.runtime import reference as versions
 from weft.runtime.suit import check_suits
 from weft.verify import verify
 
-FEW = 100  # programs of each family; all seeds are as good
+FEW = 60  # programs of each family; all seeds are as good
 
 
 def outcomes(
@@ -64,8 +64,8 @@ def test_of_asynchronous_programs_those_that_are_accepted_are_exact() -> None:
 
 def nevertheless(program: Program, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What differs from what a program says if it is run without asking whether it can be."""
-    monkeypatch.setattr("weft.runtime.assembly.check_suits", lambda *_: None)
-    monkeypatch.setattr("weft.runtime.assembly.check", verdicts.Unchecked)
+    monkeypatch.setattr("weft.runtime.task.check_suits", lambda *_: None)
+    monkeypatch.setattr("weft.runtime.task.check", verdicts.Unchecked)
     stages = MODELS["layers"].stages(program.stages)
     copies = copy.deepcopy(stages)
     pipeline = Pipeline(stages, program, loss=squared, optimizer=adam, seed=3)

@@ -138,7 +138,7 @@ def _comes_right(stages: list[nn.Module], program: Program) -> bool:
     copies = copy.deepcopy(stages)
     ((batch, target),) = batches(program.microbatches * 3, 1)
     shared: dict[str, Any] = {"loss": squared, "optimizer": plain_descent, "seed": 3}
-    checks = "weft.runtime.assembly.check"
+    checks = "weft.runtime.task.check"
     with patch(f"{checks}_suits"), patch(checks, Unchecked):
         try:
             pipeline = Pipeline(stages, program, **shared)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 import numpy as np
@@ -15,6 +16,8 @@ from weft.schedules import REGISTRY, Schedule, one_f_one_b
 from weft.simulate import simulate
 from weft.timeline import Timeline
 
+SLOTS_TRIED = 60
+
 
 def uneven(program: Program, seed: int) -> Timeline:
     """With forwards of different lengths, so that paths differ."""
@@ -24,8 +27,8 @@ def uneven(program: Program, seed: int) -> Timeline:
     return simulate(program, replace(cost, times=times, overhead=0.05 * seed))
 
 
-def retimed(timeline: Timeline) -> Seconds:
-    """What each slot brings, one after the other."""
+def retimed(timeline: Timeline, slots: Iterable[int]) -> Seconds:
+    """What each of these slots brings, one after the other."""
     program = timeline.program
     gaps = timeline.cost.gaps(program)
     precedence = program.precedence(timeline.cost.delays(program)).with_gaps(gaps)
@@ -35,12 +38,12 @@ def retimed(timeline: Timeline) -> Seconds:
         return float((earliest(precedence, seconds + gaps) + seconds).max())
 
     whole = makespan(duration)
-    gained = np.zeros(len(duration))
-    for slot in range(len(duration)):
+    gained = []
+    for slot in slots:
         shorter = duration.copy()
         shorter[slot] *= 0.9
-        gained[slot] = whole - makespan(shorter)
-    return gained[program.slot_of]
+        gained.append(whole - makespan(shorter))
+    return np.array(gained)
 
 
 @pytest.mark.parametrize("schedule", list(REGISTRY), ids=lambda schedule: schedule.name)
@@ -49,7 +52,9 @@ def test_gains_are_those_of_timing_again(schedule: Schedule) -> None:
     program = program.unrolled() if program.period else program
     for seed, lowered in enumerate((program, wires(program))):
         timeline = uneven(lowered, seed)
-        assert np.allclose(timeline.gains, retimed(timeline), atol=1e-9)
+        first = lowered.first_of_slot
+        slots = np.random.default_rng(seed).permutation(len(first))[:SLOTS_TRIED]
+        assert np.allclose(timeline.gains[first[slots]], retimed(timeline, slots), atol=1e-9)
 
 
 def test_only_what_is_critical_gains() -> None:

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from weft.errors import InputError
-from weft.train import Data, Text, TokenFile, data_of, own_text
+from weft.train import Data, Text, TokenFile, data_of, own_text, tokens
 from weft.train import data as module
 from weft.train.data import Batches
 
@@ -61,6 +61,26 @@ def test_seed_and_step_decide_the_batch() -> None:
         assert not torch.equal(first, batches.batch(4, seed=seed, step=step)[0])
 
 
+def starts(batches: Batches, seed: int, step: int) -> list[int]:
+    """The first tokens of a batch of three sequences."""
+    return batches.batch(3, seed=seed, step=step)[0][:, 0].tolist()
+
+
+def test_shuffled_every_sequence_comes_once_in_an_epoch_in_an_order_of_its_own(
+    tmp_path: Path,
+) -> None:
+    """Eight sequences of 5 tokens, whose batches of 3 do not end with an epoch."""
+    data = data_of(raw(tmp_path / "one.bin", range(43)))
+    batches = Batches(data, context=5, is_shuffled=True)
+    found = [start for step in range(8) for start in starts(batches, 1, step)]
+    epochs = [found[first : first + 8] for first in (0, 8, 16)]
+    assert [sorted(epoch) for epoch in epochs] == [[*range(0, 40, 5)]] * 3
+    assert len({tuple(epoch) for epoch in epochs}) == 3
+    again = Batches(data, context=5, is_shuffled=True)
+    assert starts(again, 1, 5) == found[15:18]
+    assert starts(again, 2, 5) != found[15:18]
+
+
 @pytest.mark.parametrize("name", ["one.bin", "one.npy"])
 def test_tokens_are_drawn_as_a_text_is(name: str, tmp_path: Path) -> None:
     text, write = own_text(), raw if name.endswith(".bin") else saved
@@ -90,7 +110,7 @@ def test_arrays_know_their_type(form: str, tmp_path: Path) -> None:
 def test_the_vocabulary_ends_with_the_largest_token(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "CHUNK", 2)
+    monkeypatch.setattr(tokens, "CHUNK", 2)
     assert data_of(raw(tmp_path / "one.bin", [4, 1, 9, 2, 3])).vocabulary == 10
 
 

@@ -40,7 +40,7 @@ def test_a_run_predicts_with_the_cost_that_it_is_given(cost: Cost) -> None:
 
 def test_a_run_measures_itself_otherwise() -> None:
     found = measurement(trained(SETTINGS).predicted.cost)
-    assert found.model == SETTINGS.model
+    assert found.model == SETTINGS.sizes
 
 
 @pytest.mark.parametrize(

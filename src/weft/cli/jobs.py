@@ -9,11 +9,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from weft.cli.config import configured, to_toml
-from weft.cli.names import program_names
+from weft.cli.names import model_names, program_names
 from weft.cli.options import SIZES, Command, Flag, bundled, flags, option
 from weft.errors import InputError
 from weft.ir.program import Program
-from weft.request import DEVICES, Request, Sizes, Source, Training, is_file
+from weft.request import (
+    DEVICES,
+    Request,
+    Sizes,
+    Source,
+    Training,
+    is_file,
+    is_model_file,
+    model_called,
+)
 from weft.request.values import TEXT
 from weft.schedules import REGISTRY
 from weft.verify import check
@@ -34,14 +43,27 @@ TRAINING = flags(
     microbatch_size=Flag("Sequences per microbatch.", "N"),
     learning_rate=Flag("Peak learning rate.", "RATE"),
     dropout=Flag("Dropout rate; the same values are dropped on every schedule.", "RATE"),
+    model=Flag(
+        "Sizes of a preset (`weft list models`), or a config.json of Hugging Face, whose model is"
+        " trained.  [default: a small GPT]",
+        "NAME|FILE",
+        complete=model_names,
+    ),
     layers=Flag("Transformer blocks; embedding and head are two more stages at most.", "N"),
     hidden=Flag("Width of the model.", "N"),
     heads=Flag("Attention heads.", "N"),
     context=Flag("Tokens per sequence; characters, for a text.", "N"),
+    precision=Flag(
+        "Compute in bf16 or fp16 with float32 weights, or let torch cast.  [default: float32]"
+    ),
     switch_after=Flag("Synchronous steps before asynchronous updates begin.", "N"),
     predict=Flag("Use predicted weights in forwards: the current ones, plus recent updates."),
     temper=Flag(
         "Steps over which a stage's learning rate grows from rate / staleness to the rate.", "N"
+    ),
+    shuffle=Flag(
+        "Take every sequence once in each epoch, in an order drawn by the seed, rather than"
+        " sequences from anywhere."
     ),
     accelerator=Flag("What ranks compute on; auto: GPUs if there is one for each rank, else CPUs."),
     share_gpus=Flag(
@@ -51,17 +73,22 @@ TRAINING = flags(
 )
 SOURCE = flags(
     Source,
-    data=Flag("A text, or tokens in .bin or .npy.  [default: Weft's own text]", "FILE"),
+    data=Flag(
+        "A text, tokens in .bin or .npy, or a folder saved by Hugging Face's datasets."
+        "  [default: Weft's own text]",
+        "PATH",
+    ),
     token_type=Flag("Type of the tokens in a .bin.  [default: uint16]", "uint16|uint32"),
     vocabulary=Flag("Size of the vocabulary.  [default: the largest token in the file + 1]", "V"),
+    column=Flag("Column of a saved dataset.  [default: input_ids, or else text]", "NAME"),
 )
 
 
 SECTIONS = {
     "The program": [*SCHEDULE, *SHAPE],
-    "The training": ("steps", "seed", "microbatch_size", "learning_rate", "dropout"),
-    "The model": ("layers", "hidden", "heads", "context"),
-    "The data": ("data", "token_type", "vocabulary"),
+    "The training": ("steps", "seed", "microbatch_size", "learning_rate", "dropout", "precision"),
+    "The model": ("model", "layers", "hidden", "heads", "context"),
+    "The data": ("data", "column", "token_type", "vocabulary", "shuffle"),
     "The machine": ("accelerator", "share_gpus"),
     "Asynchronous schedules": ("switch_after", "predict", "temper"),
 }
@@ -105,8 +132,18 @@ def settings_of(job: Job) -> Settings:
 
     program, data = _request(job).program, _data(job.source)
     check(program)  # before a process is started for it
-    _check_room(program, job.training, data)
-    return Settings(program=program, data=data, **asdict(job.training)).on_this_machine()
+    training = _sized(job.training)
+    _check_room(program, training, data)
+    return Settings(program=program, data=data, **asdict(training)).on_this_machine()
+
+
+def _sized(asked: Training) -> Training:
+    """The same with the sizes of the model that is named."""
+    if asked.model is None:
+        return asked
+    model = model_called(asked.model)
+    name = str(Path(asked.model).absolute()) if is_model_file(asked.model) else asked.model
+    return replace(asked, model=name, layers=model.layers, hidden=model.hidden, heads=model.heads)
 
 
 def on_ranks(job: Job) -> Job:
@@ -174,19 +211,30 @@ def _data(source: Source) -> Data:
     from weft.train import data_of, own_text
 
     if source.data is not None:
-        return data_of(source.data, token_type=source.token_type, vocabulary=source.vocabulary)
-    for flag, value in (("--token-type", source.token_type), ("--vocabulary", source.vocabulary)):
+        return data_of(
+            source.data,
+            token_type=source.token_type,
+            vocabulary=source.vocabulary,
+            column=source.column,
+        )
+    for flag, value, what in (
+        ("--token-type", source.token_type, "tokens"),
+        ("--vocabulary", source.vocabulary, "tokens"),
+        ("--column", source.column, "a saved dataset"),
+    ):
         if value is not None:
-            raise InputError(f"{flag} is for tokens; name their file with --data, or leave it out")
+            raise InputError(f"{flag} is for {what}; name it with --data, or leave it out")
     return own_text()
 
 
 def _found(source: Source, data: Data) -> Source:
     """The source, with what was found out about its data."""
-    from weft.train import TokenFile
+    from weft.train import SavedTokens, TokenFile
 
     if source.data is not None:
         source = replace(source, data=source.data.absolute())
     if isinstance(data, TokenFile):
         source = replace(source, token_type=data.token_type, vocabulary=data.vocabulary)
+    elif isinstance(data, SavedTokens):
+        source = replace(source, column=data.column, vocabulary=data.vocabulary)
     return source

@@ -136,7 +136,11 @@ PRICES = flags(
 
 MACHINE = flags(
     Machine,
-    model=Flag("A model; `weft list models` has names.", "NAME|FILE", complete=model_names),
+    model=Flag(
+        "A model: `weft list models` has names; or a config.json.",
+        "NAME|FILE",
+        complete=model_names,
+    ),
     device=Flag(
         "What it runs on; `weft list devices` has names.", "NAME|FILE", complete=device_names
     ),

@@ -5,11 +5,14 @@ from __future__ import annotations
 import webbrowser
 from contextlib import suppress
 from ipaddress import ip_address
+from pathlib import Path
 
 import click
 
 from weft.cli.help import Sectioned
+from weft.cost.models import add_model
 from weft.errors import InputError
+from weft.notation import read_model
 
 
 @click.command("serve", cls=Sectioned)
@@ -18,14 +21,21 @@ from weft.errors import InputError
 @click.option("--host", default="127.0.0.1", show_default=True, metavar="ADDRESS",
               help="Address to listen on.")  # fmt: skip
 @click.option("--allow-others", is_flag=True, help="Allow a --host that other machines can reach.")
+@click.option("--model", "models", type=click.Path(exists=True, dir_okay=False, path_type=Path),
+              multiple=True, metavar="FILE",
+              help="A model to choose from beside the usual ones: a config.json of Hugging Face, or"
+              " a model file of Weft; it is called by its folder or its file.")  # fmt: skip
 @click.option("--open/--no-open", "is_opened", default=True, help="Open a browser.")
-def command(port: int, host: str, allow_others: bool, is_opened: bool) -> None:
+def command(
+    port: int, host: str, allow_others: bool, models: tuple[Path, ...], is_opened: bool
+) -> None:
     """Serve the page live: choose schedules, sizes and costs, and see the timeline at once.
 
     \b
       $ weft serve
       The page is at http://127.0.0.1:8123/ until Ctrl-C.
       $ weft serve --port 0 --no-open
+      $ weft serve --model llama-3-8b/config.json
 
     It listens on this machine only, unless --host and --allow-others say otherwise; then whoever
     reaches the port can use it. Nothing that it is sent is executed. A program, a timeline or a
@@ -34,6 +44,10 @@ def command(port: int, host: str, allow_others: bool, is_opened: bool) -> None:
     from weft.web.server import Server
 
     _check_host(host, allow_others=allow_others)
+    for path in models:
+        add_model(
+            path.resolve().parent.name if path.stem == "config" else path.stem, read_model(path)
+        )
     try:
         server = Server(host, port)
     except OSError as error:

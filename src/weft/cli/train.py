@@ -1,4 +1,4 @@
-"""`weft train`: a schedule trains a small GPT on this machine, predicted and then measured."""
+"""`weft train`: a schedule trains a model on this machine, predicted and then measured."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def command(
     out: Path | None,
     is_json: bool,
 ) -> None:
-    """Train a small GPT on a text or on tokens, in a real process for each device.
+    """Train a small GPT, or a model of Hugging Face, in a real process for each device.
 
     \b
       $ weft train --schedule zbv -d 2 -n 4
@@ -77,6 +77,7 @@ def command(
     \b
       $ weft train --schedule zbv -d 2 -n 4 --steps 20 --dropout 0.1 --data my.txt
       $ weft train --data tokens.bin --vocabulary 50257 --context 128
+      $ weft train --model llama/config.json --schedule zbv -d 2 -n 4
       $ weft train --config run.toml --steps 20
       $ weft train --config runs/1f1b/settings.toml
       $ weft train --schedule zbv -d 2 -n 4 --steps 20 --json
@@ -98,7 +99,12 @@ def command(
 
     A .bin holds tokens, little-endian and nothing else (as nanoGPT writes it), a .npy integers.
     The file may be larger than memory; to find the vocabulary it is read once, unless
-    --vocabulary gives it.
+    --vocabulary gives it. A folder that `save_to_disk` of Hugging Face's datasets wrote is read
+    with pyarrow (pip install 'weft[datasets]'): lists of integers are tokens, one list after the
+    other, strings a text; of several splits, it is the one named train.
+
+    Which sequences a step has is decided by --seed alone, on every schedule: they come from
+    anywhere in the data, or with --shuffle each once in every epoch.
 
     With --json, one object on the last line, and a folder only with --out: losses (one for each
     step), predicted_step and measured_step (seconds, the median), bubble {wall, span} of the

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from weft.cost.mapping import named
 from weft.cost.transformer import Transformer
+from weft.errors import InputError
 
 _ZERO_BUBBLE = (
     "arXiv 2401.10241, Table 3; a vocabulary of 32,000, tied, is assumed: the paper has none, and"
@@ -107,6 +108,13 @@ MODELS: dict[str, Transformer] = {
     "deepseek-v3": _DEEPSEEK_V3,
     "kimi-k2": _KIMI_K2,
 }
+
+
+def add_model(name: str, model: Transformer) -> None:
+    """Let a model be known by a name in this process, as the page offers them."""
+    if name in MODELS:
+        raise InputError(f"{name} is a model already; give the file another name")
+    MODELS[name] = model
 
 
 def model_named(name: str) -> Transformer:

@@ -40,11 +40,15 @@ class Stage:
 
 @dataclass(frozen=True)
 class Graph:
-    """Stages and edges (source, destination); gradients flow against the edges."""
+    """Stages and edges (source, destination); gradients flow against the edges.
+
+    No gradient comes back along those of `fixed`: what they carry, such as a mask, has none.
+    """
 
     stages: tuple[Stage, ...]
     edges: tuple[tuple[int, int], ...]
     name: str = field(default="", compare=False)
+    fixed: frozenset[tuple[int, int]] = frozenset()
 
     def __post_init__(self) -> None:
         if not self.stages:
@@ -53,12 +57,16 @@ class Graph:
             check_edge(edge, len(self.stages))
         if len(set(self.edges)) != len(self.edges):
             raise InputError("an edge is listed twice; one edge carries all its tensors")
+        if not self.fixed <= {*self.edges}:
+            raise InputError(f"{min(self.fixed - {*self.edges})} is fixed and is no edge")
+        pairs = zip(self.edges, self.is_returned, strict=True)
+        returning = {source for (source, _), is_returned in pairs if is_returned}
         for stage, others in enumerate(self.successors):
-            is_cut_off = others and all(not self.stages[s].is_learning for s in others)
-            if self.stages[stage].is_learning and is_cut_off:
+            if others and self.stages[stage].is_learning and stage not in returning:
                 raise InputError(
-                    f"stage {stage} gets no gradient: every stage after it has backward=none."
-                    f" Give it backward=none too, or one of them backward=input"
+                    f"stage {stage} gets no gradient: every stage after it has backward=none, or"
+                    f" the edge to it is fixed. Give it backward=none too, or one of them"
+                    f" backward=input"
                 )
 
     @classmethod
@@ -100,6 +108,13 @@ class Graph:
         return _neighbours(len(self), self.edges)
 
     @cached_property
+    def is_returned(self) -> tuple[bool, ...]:
+        """For each edge, whether the stage at its end has a gradient for it."""
+        return tuple(
+            self.stages[edge[1]].is_learning and edge not in self.fixed for edge in self.edges
+        )
+
+    @cached_property
     def heights(self) -> tuple[int, ...]:
         """For each stage, the edges on its longest path to a sink."""
         heights = [0] * len(self)
@@ -109,7 +124,8 @@ class Graph:
 
     @cached_property
     def is_chain(self) -> bool:
-        return self.edges == tuple((stage, stage + 1) for stage in range(len(self) - 1))
+        is_straight = self.edges == tuple((stage, stage + 1) for stage in range(len(self) - 1))
+        return is_straight and not self.fixed
 
 
 def check_edge(edge: tuple[int, int], stages: int) -> None:

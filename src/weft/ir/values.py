@@ -4,6 +4,7 @@
     F                 activation of each predecessor, its weights        activation, saved state
     R                 stored input (F)                                   saved state
     B, I              saved state (F or R), gradient of each successor   gradient; I: what W needs
+                      along an edge that is not fixed
     W                 what I left                                        weight gradient
     SEND ACTIVATION   activation                                         message
     RECV ACTIVATION   message                                            activation, on its device
@@ -35,7 +36,7 @@ import numpy as np
 
 from weft.ir.actions import Actions
 from weft.ir.dependencies import Dependencies, Found, Missing, Value, without_repeats
-from weft.ir.graph import Backward, Graph
+from weft.ir.graph import Graph
 from weft.ir.kinds import Kind
 from weft.ir.tables import Groups, Tables
 from weft.ir.weights import Sharing, Weights
@@ -79,7 +80,7 @@ def _across_stages(graph: Graph, tables: Tables, found: Found) -> None:
     produced = np.where(arrived >= 0, arrived, tables.out_of(Kind.F)[source])
     found.grid(Value.ACTIVATION, tables.into(Kind.F)[destination], produced, source, every)
 
-    is_returned = np.array([graph.stages[s].backward is not Backward.NONE for s in destination])
+    is_returned = np.array(graph.is_returned)
     arrived = tables.out_of(Kind.RECV_GRADIENT)
     produced = np.where(arrived >= 0, arrived, tables.out_of(Kind.B, Kind.I)[destination])
     consumers = tables.into(Kind.B, Kind.I)[source]

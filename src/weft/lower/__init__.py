@@ -1,5 +1,6 @@
 """Lowering: passes from Program to Program that add what an order of computations leaves out."""
 
+from weft.lower.edges import over
 from weft.lower.executable import executable
 from weft.lower.experts import experts
 from weft.lower.groups import groups_of
@@ -11,6 +12,7 @@ from weft.lower.recompute import recompute, recompute_early
 from weft.lower.split import split, split_late
 from weft.lower.transfers import launched_together, one_wire, transfer_steps
 from weft.lower.updates import updates
+from weft.lower.whole import whole
 from weft.lower.wires import Messages, messages, unwired, wires
 
 __all__ = [
@@ -25,6 +27,7 @@ __all__ = [
     "messages",
     "offload",
     "one_wire",
+    "over",
     "overlapping",
     "recompute",
     "recompute_early",
@@ -34,5 +37,6 @@ __all__ = [
     "unpaired",
     "unwired",
     "updates",
+    "whole",
     "wires",
 ]

@@ -14,7 +14,10 @@ from weft.ir.placement import Placement
 from weft.ir.program import Program
 from weft.notation.json.document import Document, from_json
 from weft.notation.json.graph import graph_from_json
+from weft.notation.json.huggingface import is_config, read_config
+from weft.notation.json.reading import parse
 from weft.notation.limits import MOST_BYTES
+from weft.notation.places import in_source
 from weft.notation.text.program import from_text
 from weft.notation.torch.reading import from_torch_csv
 from weft.timeline import Timeline
@@ -54,8 +57,12 @@ def read_timeline(path: Source) -> Timeline:
 
 
 def read_model(path: Source) -> Transformer:
-    """The model of a JSON file."""
-    return _document(_text(path), str(path), Transformer)
+    """The model of a JSON file: Weft's own, or a config.json of Hugging Face."""
+    text, source = _text(path), str(path)
+    with in_source(source):
+        if is_config(root := parse(text)):
+            return read_config(root)
+    return _document(text, source, Transformer)
 
 
 def read_device(path: Source) -> Device:

@@ -8,7 +8,15 @@
 Whatever comes from outside is read by `values`; refusals say what is wrong and what to do.
 """
 
-from weft.request.costs import Costs, Machine, Overrides, Prices, Speed
+from weft.request.costs import (
+    Costs,
+    Machine,
+    Overrides,
+    Prices,
+    Speed,
+    is_model_file,
+    model_called,
+)
 from weft.request.passes import Passes
 from weft.request.request import (
     Attempt,
@@ -38,6 +46,8 @@ __all__ = [
     "Training",
     "attempts",
     "is_file",
+    "is_model_file",
+    "model_called",
     "shape_of",
     "variants",
 ]

@@ -209,7 +209,7 @@ def _derivation(machine: Machine) -> Derivation:
     """The model, device and layout asked for; InputError where one is missing or wrong."""
     if machine.model is None or machine.device is None:
         raise InputError(_missing(machine))
-    model = _found(machine.model, MODELS, read_model)
+    model = model_called(machine.model)
     return Derivation(
         model=replace(
             model,
@@ -238,13 +238,22 @@ def _missing(machine: Machine) -> str:
     return f"--{flag} describes a model on a device; give --model and --device too"
 
 
+def is_model_file(name: str) -> bool:
+    """Whether a model or device is described by a file."""
+    path = Path(name)
+    return len(path.parts) > 1 or path.suffix == ".json" or path.is_file()
+
+
+def model_called(name: str) -> Transformer:
+    """A preset, or what a file describes."""
+    return _found(name, MODELS, read_model)
+
+
 def _found(
     name: str, presets: Mapping[str, Described], read: Callable[[str], Described]
 ) -> Described:
     """A preset, or else what a file describes; gpt-6.2b has a suffix and is no file."""
-    path = Path(name)
-    is_file = len(path.parts) > 1 or path.suffix == ".json" or path.is_file()
-    if name not in presets and is_file:
+    if name not in presets and is_model_file(name):
         return read(name)
     kind = "model" if presets is MODELS else "device"
     return named(presets, name, f"{kind} or file")

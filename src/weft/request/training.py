@@ -11,17 +11,22 @@ from pathlib import Path
 from weft.request.values import COUNT, FILE, SWITCH, TEXT, Amount, Bundle, OneOf, Whole, given
 
 ACCELERATORS = ("cpu", "cuda", "auto")
+PRECISIONS = ("bf16", "fp16", "autocast")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Training(Bundle):
-    """How a small GPT is trained, and how large it is.
+    """How a model is trained, and how large it is.
 
+    model            a preset, whose sizes a small GPT gets, or a config.json of Hugging Face
     microbatch_size  sequences
     learning_rate    at its peak
+    precision        in which types stages compute; None: in those of the weights
     switch_after     synchronous steps before an asynchronous program begins
     predict          whether forwards use the weights as they will be, were updates all alike
     temper           steps in which a stage's learning rate grows to the whole one
+    shuffle          whether every sequence comes once in an epoch, in an order drawn by the seed;
+                     else sequences come from anywhere
     accelerator      what ranks compute on; auto is GPUs where there are enough
     share_gpus       whether several ranks may have one GPU
     """
@@ -31,13 +36,16 @@ class Training(Bundle):
     microbatch_size: int = given(COUNT, 4)
     learning_rate: float = given(Amount(most=1, excluded=0), 3e-3)
     dropout: float = given(Amount(most=1, excluded=1), 0.0)
+    model: str | None = given(TEXT)
     layers: int = given(COUNT, 8)
     hidden: int = given(COUNT, 64)
     heads: int = given(COUNT, 4)
     context: int = given(COUNT, 64)
+    precision: str | None = given(OneOf(PRECISIONS))
     switch_after: int = given(Whole(least=0), 0)
     predict: bool = given(SWITCH, False)
     temper: int | None = given(COUNT)
+    shuffle: bool = given(SWITCH, False)
     accelerator: str = given(OneOf(ACCELERATORS), "cpu")
     share_gpus: bool = given(SWITCH, False)
 
@@ -49,3 +57,4 @@ class Source(Bundle):
     data: Path | None = given(FILE)
     token_type: str | None = given(TEXT)
     vocabulary: int | None = given(COUNT)
+    column: str | None = given(TEXT)

@@ -4,35 +4,27 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
 from torch import nn
 
 from weft.cost import Cost
-from weft.errors import InputError
 from weft.ir.graph import Backward
 from weft.ir.kinds import Kind, Part
-from weft.ir.program import Program
-from weft.ir.versions import resident_versions
-from weft.ir.weights import StageGroups
-from weft.lower import executable, one_wire
-from weft.notation import from_json, to_json
-from weft.runtime.criterion import Criterion, LossFunction
+from weft.lower import one_wire
+from weft.runtime.criterion import Criterion
 from weft.runtime.device.accelerator import accelerator_of
-from weft.runtime.device.place import place_of
 from weft.runtime.lane.bind import Binder, Copies
 from weft.runtime.lane.lanes import Lanes
 from weft.runtime.lane.ring import Ring
+from weft.runtime.losses import LossFunction
 from weft.runtime.ranks.agreement import (
     refuse_different,
     refuse_different_weights,
-    structure,
     sums_of_copies,
     sums_of_ends,
 )
-from weft.runtime.ranks.carriers import WITH_NCCL
 from weft.runtime.ranks.clock import Recording
 from weft.runtime.ranks.world import World
 from weft.runtime.reading import Reading
@@ -40,110 +32,18 @@ from weft.runtime.setting import Setting
 from weft.runtime.stage.captures import Capturer
 from weft.runtime.stage.graphed import Graphed
 from weft.runtime.stage.locks import Locks, locks_of
-from weft.runtime.stage.modules import copied, refuse_unsuited, unshared
+from weft.runtime.stage.modules import copied
 from weft.runtime.stage.randomness import Draw
 from weft.runtime.stage.role import Role
 from weft.runtime.stage.segments import segments_of
 from weft.runtime.stage.shapes import StageShapes, is_torchs
 from weft.runtime.stage.stage import Stage
 from weft.runtime.stage.trained import Trained
-from weft.runtime.suit import check_suits, dtype_of, forwards_of
+from weft.runtime.suit import forwards_of
+from weft.runtime.task import Task
 from weft.runtime.training import Training
-from weft.runtime.weights.options import Updating
-from weft.runtime.weights.staleness import check_ties, scoped
-from weft.runtime.weights.ties import End, ties_of, untie
 from weft.runtime.weights.versions import Stash
 from weft.runtime.weights.weights import Model, Weights
-from weft.verify import check
-
-
-@dataclass(frozen=True, eq=False)
-class Task:
-    """What is to be trained, checked and lowered; the same on every rank, but for the device.
-
-    program  as it is walked
-    shared   stages that share a module with another
-    resident versions of each stage: a drain makes updates before the program would
-    depth    messages that a channel must take
-    device   of the stages that this process holds
-    """
-
-    stages: Sequence[nn.Module]
-    ties: Sequence[Sequence[End]]
-    shared: set[int]
-    program: Program
-    ring: Ring
-    norms: StageGroups
-    resident: Sequence[int]
-    updating: Updating
-    depth: int
-    dtype: torch.dtype
-    device: torch.device
-
-    @classmethod
-    def of(
-        cls,
-        stages: Sequence[nn.Module],
-        program: Program,
-        loss: LossFunction,
-        updating: Updating,
-        devices: range,
-    ) -> Task:
-        """Refuse what cannot be trained so; make of the program the one that ranks walk.
-
-        This process will run these devices of it.
-        """
-        check_suits(stages, program)
-        refuse_unsuited(stages, loss)
-        optimizer, scheduler = updating.factories
-        if optimizer is None and (scheduler is not None or program.period is not None):
-            why = "updates by itself" if program.period is not None else "was given a scheduler"
-            raise InputError(f"{program.name} {why} and needs an optimizer: give optimizer=")
-        ties = [ends for ends in ties_of(stages) if program.period is None or _learns(stages, ends)]
-        check_ties(program, ties)
-        norms = scoped(program, updating.clip_by) if updating.is_measuring else ()
-        own, shared = unshared(stages)
-        untie(own, ties_of(own))
-        walked = executable(
-            program,
-            ties=[[end.stage for end in ends] for ends in ties],
-            norms=norms if optimizer is not None else (),
-            is_updating=optimizer is not None,
-        )
-        depth = check(walked).channel_depth or 0
-        places = program.placement.held[devices.start : devices.stop]
-        device = place_of(own, sorted({stage for held in places for _, stage in held}))
-        resident = resident_versions(program)
-        return cls(
-            own,
-            ties,
-            shared,
-            walked,
-            Ring(walked),
-            norms,
-            resident,
-            updating,
-            depth,
-            dtype_of(own),
-            device,
-        )
-
-    def over(self, world: World, cost: Cost | None) -> Task:
-        """The same over a transport that needs transfers of a device in one order."""
-        if world.carrier not in WITH_NCCL:
-            return self
-        walked = one_wire(self.program, cost, is_ordered=world.keeps_order)
-        check(walked)
-        return replace(self, program=walked, ring=Ring(walked))
-
-
-def agreed(world: World, cost: Cost | None) -> Cost | None:
-    """Rank 0's cost: by two of them, ranks would launch their actions in two orders."""
-    share = b"" if cost is None else to_json(cost).encode()
-    first = world.gather(share, "the cost")[0]
-    found = from_json(first.decode()) if first else None
-    assert found is None or isinstance(found, Cost)
-    return found
 
 
 class Assembly:
@@ -165,8 +65,6 @@ class Assembly:
     ) -> None:
         self._task, self._world, self._draw = task, world, Draw(seed)
         self._capturing = capturing
-        known = f"{task.program.digest} {seed} {structure(task.stages)}"
-        self.compare(known, "program, seed or stages")
         self.modules = self._copied()
         self._compare_copies()
         model = Model(task.stages, task.ties, task.resident, self.modules)
@@ -174,9 +72,10 @@ class Assembly:
         self.weights = Weights(ring.source, ring.numbers, model, task.updating, task.norms, world)
         for group in self.weights.all_groups:
             group.is_in_fixed_memory = capturing is not None
-        self.criterion = Criterion(loss, task.device)
+        is_whole = task.program.graph.stages[-1].is_whole_batch
+        self.criterion = Criterion(loss, task.device, is_whole_batch=is_whole)
         graph, precision = task.program.graph, task.updating.precision
-        shapes = StageShapes(task.stages, graph, loss, task.device, precision)
+        shapes = StageShapes(task.stages, graph, loss, task.device, precision, task.carries)
         copies = {place: self._segments(*place) for place in self.modules}
         stages = [
             Trained(stage, self._locks(index), shapes if len(found) == 1 else None)
@@ -255,7 +154,9 @@ class Assembly:
             else sum(not before for before in graph.predecessors) == 1
         )
         kinds = program.actions.kind[program.actions.stage == index]
+        precision = self._task.updating.precision
         is_end = place == count - 1 and not graph.successors[index]
+        handed = precision.judged if is_end else precision.compute
         is_experts = Part(place % len(Part)) in (Part.DISPATCH, Part.COMBINE)
         return Role(
             index=index,
@@ -267,7 +168,9 @@ class Assembly:
             stashes=stashes,
             is_stashing=program.is_stashing,
             is_beside=count > 1 and is_experts,
-            dtype=self._task.updating.precision,
+            precision=precision,
+            taken=precision.compute if place == 0 else None,
+            handed=handed if place == count - 1 else None,
         )
 
     def _locks(self, index: int) -> Locks:
@@ -288,7 +191,3 @@ class Assembly:
         transport = self._world.transport
         binder = Binder(ring, self._world.devices, copies, transport, shapes, weights, cost)
         return Lanes(binder, transport, cost, self._task.device)
-
-
-def _learns(stages: Sequence[nn.Module], ends: Sequence[End]) -> bool:
-    return stages[ends[0].stage].get_parameter(ends[0].name).requires_grad

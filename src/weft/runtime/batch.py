@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Sequence
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
@@ -12,7 +12,21 @@ from torch import Tensor
 from weft.errors import InputError
 from weft.runtime.stage.values import Value
 
+ALIGNMENT = 64  # bytes, of what torch allots on a CPU
+
 Data: TypeAlias = Any  # a tree of tensors, or a list of them, one for each microbatch
+
+
+class Cut(NamedTuple):
+    """A batch in microbatches.
+
+    given    how many of them it made: those after repeat the last one, and count nothing
+    is_list  whether its user has cut it
+    """
+
+    values: list[Value]
+    given: int
+    is_list: bool
 
 
 def cut(data: Data, microbatches: int, name: str) -> list[Value]:
@@ -22,17 +36,45 @@ def cut(data: Data, microbatches: int, name: str) -> list[Value]:
     microbatch may be shorter; what has no dimension goes to all. A list holds microbatches that
     are cut already, of any shapes.
     """
+    values, given, _ = filled(data, microbatches, name)
+    if given < microbatches:
+        size, length = sum(map(rows_of, values[:given])), rows_of(values[0])
+        raise InputError(
+            f"a {name} of {size} cannot be cut into {microbatches} microbatches of {length} with"
+            f" something left for the last; use {microbatches * max(1, size // microbatches)}"
+        )
+    return values
+
+
+def filled(data: Data, microbatches: int, name: str) -> Cut:
+    """The same for a batch that teaches nothing, which may be too small for as many."""
     if isinstance(data, list):
         if len(data) != microbatches:
             raise InputError(f"a {name} of {len(data)} microbatches where {microbatches} are run")
-        return [_whole(microbatch, name) for microbatch in data]
+        values = [_whole(microbatch, name) for microbatch in data]
+        values = [value.with_leaves(map(_aligned, value.leaves)) for value in values]
+        return Cut(values, microbatches, is_list=True)
     whole = _whole(data, name)
     sizes = {place: len(tensor) for place, tensor in whole.named() if tensor.dim()}
     if len({*sizes.values()}) > 1:
         named = ", ".join(f"{place} {size}" for place, size in sizes.items())
         raise InputError(f"the tensors of a {name} have different lengths: {named}")
-    pieces = [_pieces(tensor, microbatches, name) for tensor in whole.leaves]
-    return [whole.with_leaves(leaves[index] for leaves in pieces) for index in range(microbatches)]
+    size = next(iter(sizes.values()), microbatches)
+    if not size:
+        raise InputError(f"a {name} of no rows has nothing to cut; leave it out")
+    length = -(-size // microbatches)
+    given = -(-size // length)
+    pieces = [
+        [*map(_aligned, torch.split(leaf, length))] if leaf.dim() else (leaf,) * given
+        for leaf in whole.leaves
+    ]
+    values = [whole.with_leaves(leaves[index] for leaves in pieces) for index in range(given)]
+    return Cut([*values, *values[-1:] * (microbatches - given)], given, is_list=False)
+
+
+def _aligned(piece: Tensor) -> Tensor:
+    """A piece in memory as torch allots it: kernels may add up in another order elsewhere."""
+    return piece.clone() if piece.data_ptr() % ALIGNMENT else piece
 
 
 def _whole(data: Any, name: str) -> Value:
@@ -47,19 +89,6 @@ def _whole(data: Any, name: str) -> Value:
     return whole
 
 
-def _pieces(tensor: Tensor, microbatches: int, name: str) -> Sequence[Tensor]:
-    if not tensor.dim():
-        return (tensor,) * microbatches
-    size = len(tensor)
-    length = -(-size // microbatches)
-    if (microbatches - 1) * length >= size:
-        raise InputError(
-            f"a {name} of {size} cannot be cut into {microbatches} microbatches of {length} with"
-            f" something left for the last; use {microbatches * max(1, size // microbatches)}"
-        )
-    return torch.split(tensor, length)
-
-
 def weights_of(weights: Sequence[float] | None, microbatches: int) -> tuple[float, ...]:
     """How much each microbatch's loss counts: 1/N unless something else is given."""
     if weights is None:
@@ -67,6 +96,11 @@ def weights_of(weights: Sequence[float] | None, microbatches: int) -> tuple[floa
     if len(weights) != microbatches:
         raise InputError(f"{len(weights)} weights for {microbatches} microbatches")
     return tuple(float(weight) for weight in weights)
+
+
+def rows_of(value: Value) -> int:
+    """The rows of a microbatch: the length of its tensors; one, where none has a dimension."""
+    return next((len(leaf) for leaf in value.leaves if leaf.dim()), 1)
 
 
 def checksum(data: Iterable[Value | Sequence[Tensor]]) -> str:

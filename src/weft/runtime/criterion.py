@@ -10,35 +10,43 @@ from torch import Tensor
 
 from weft.ir.program import Program
 from weft.runtime.lane.steps import Loss
+from weft.runtime.losses import LossFunction, LossShare, Parts
 from weft.runtime.ranks.losses import LossReports
+from weft.runtime.stage.rows import joined
 from weft.runtime.stage.values import Value
 
-LossFunction: TypeAlias = Callable[..., Tensor]  # of the output and the target of a microbatch
+See: TypeAlias = Callable[[int, Any], None]  # a microbatch, and what the last stage returned for it
 
 
 class Terms(NamedTuple):
     """What a microbatch is judged by."""
 
     target: Value
-    weight: float
+    share: LossShare
     scale: float | None
 
 
 class Criterion:
-    """A user's loss with the target, the weight and the scale of each microbatch, by number."""
+    """A user's loss with the target, the share and the scale of each microbatch, by number.
 
-    def __init__(self, loss: LossFunction, device: torch.device) -> None:
-        self.loss, self._device = loss, device
+    Where somebody wants to `see` outputs, they are not judged: their loss is zero.
+    """
+
+    def __init__(
+        self, loss: LossFunction, device: torch.device, *, is_whole_batch: bool = False
+    ) -> None:
+        self.loss, self._device, self._is_whole = loss, device, is_whole_batch
+        self.see: See | None = None
         self._targets: dict[int, Value] = {}
-        self._weights: dict[int, float] = {}
+        self._shares: dict[int, LossShare] = {}
         self._scale_of: dict[int, Callable[[], float]] = {}
         self._scales: dict[int, float] = {}
 
     def begin(
-        self, number: int, target: Value, weight: float, scale: Callable[[], float] | None = None
+        self, number: int, target: Value, share: LossShare, scale: Callable[[], float] | None = None
     ) -> None:
         """Take what a microbatch is judged by; its scale may only be known when it is needed."""
-        self._targets[number], self._weights[number] = target, weight
+        self._targets[number], self._shares[number] = target, share
         if scale is None:
             self._scale_of.pop(number, None)
             self._scales.pop(number, None)
@@ -50,12 +58,19 @@ class Criterion:
         scale = None
         if number in self._scale_of:
             scale = self._scales[number] = self._scale_of[number]()
-        return Terms(self._targets[number], self._weights[number], scale)
+        if self._is_whole:
+            targets = [target for _, target in sorted(self._targets.items())]
+            return Terms(joined(targets, "the loss"), LossShare(1.0, 1.0), scale)
+        return Terms(self._targets[number], self._shares[number], scale)
 
     def __call__(self, output: Any, number: int) -> Tensor:
         """The loss of a microbatch, as it is differentiated."""
-        target, weight, scale = self.terms(number)
-        loss = self.loss(output, *target.to(self._device).arguments) * weight
+        if self.see is not None:
+            self.see(number, output)
+            return torch.zeros(())
+        target, share, scale = self.terms(number)
+        parts = Parts.of(self.loss(output, *target.to(self._device).arguments))
+        loss = parts.weighted(share, output)
         return loss if scale is None else loss * scale
 
     def unscaled(self, number: int, loss: Loss) -> Loss:

@@ -12,10 +12,12 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Self
+from itertools import count
+from types import MappingProxyType
+from typing import Any, Self, overload
 
 import numpy as np
 import torch
@@ -26,20 +28,27 @@ from torch.optim.lr_scheduler import LRScheduler
 from weft.cost import Cost
 from weft.errors import Disagreement, InputError, NonfiniteError
 from weft.ir.program import Program
-from weft.lower import unwired
-from weft.runtime.assembly import Assembly, Task, agreed
-from weft.runtime.batch import Data, checksum, cut, weights_of
-from weft.runtime.criterion import LossFunction
+from weft.lower import unwired, whole
+from weft.runtime.assembly import Assembly
+from weft.runtime.batch import Data, weights_of
 from weft.runtime.device.place import current, devices_here
+from weft.runtime.evaluation import Evaluation, Metric, Tally
+from weft.runtime.feed import Begun, Feed, GivenData
+from weft.runtime.initial.blueprint import Blueprint, GivenStages
+from weft.runtime.initial.checkpoint import Initial
+from weft.runtime.losses import LossFunction, LossShare, shares_of
+from weft.runtime.precision import AskedPrecision, precision_of
 from weft.runtime.ranks.blame import failure_of
 from weft.runtime.ranks.carriers import Carrier
 from weft.runtime.ranks.clock import Recording
 from weft.runtime.ranks.losses import RunLosses
 from weft.runtime.ranks.world import World, world_of
+from weft.runtime.reader import Reader
 from weft.runtime.result import Flight, Result
+from weft.runtime.split.stages import loss_for
 from weft.runtime.stage.captures import CudaGraphs
-from weft.runtime.stage.values import Value
 from weft.runtime.suit import check_capturable
+from weft.runtime.task import Task, agreed
 from weft.runtime.weights.options import (
     Factories,
     NamedParameters,
@@ -51,11 +60,20 @@ from weft.runtime.weights.options import (
 from weft.runtime.weights.scaling import Scale
 from weft.timeline import Timeline
 
+MISSING: Any = object()  # where None means something
+NO_METRICS: Mapping[str, Metric] = MappingProxyType({})
+
 
 class Pipeline:
     """The stages of a model, run by a program on as many devices as it has.
 
-    loss       loss(output, target) of a microbatch; the step's loss is their weighted sum
+    stages     modules; those on meta, and functions without arguments that return a module, are
+               made where they run; see `weft.runtime.initial`
+    initial    where weights come from: a safetensors file, a folder with one or several of them, a
+               file with a state_dict, or a mapping from names in the whole model to tensors
+    loss       loss(output, target) of a microbatch; the step's loss is their weighted sum, by valid
+               targets where the loss has a method `count(target)`; see `weft.runtime.losses`;
+               the model's own where none is given and the stages have one
     optimizer  makes the optimizer of some weights of a stage from their names and themselves
     scheduler  makes the learning-rate scheduler of an optimizer; steps once for each update
     clip       the largest norm of the gradients
@@ -63,14 +81,17 @@ class Pipeline:
                the widest for which no device has to wait in every step, which is global unless
                the program is asynchronous
     staleness  what to do about stale weights, for asynchronous programs
-    precision  what stages compute with, where that is not the type of the weights
-    scale      losses are enlarged by it, for half precision; a number never changes
+    precision  "bf16" or "fp16": stages compute with copies of that type, while optimizers change
+               the weights as they are; "autocast": torch casts, as in `torch.autocast`; or the
+               type itself
+    scale      losses are enlarged by it; a number never changes; for fp16, `Scale()` unless given
     seed       of everything random; see `weft.runtime.stage.randomness`
     nonfinite  what to do on all ranks when the loss or the norm is not finite: stop with an
                error, skip the update, or ignore it
     deadline   seconds after which a wait for another rank is an error, from here on
-    first_deadline  the same in a first step or evaluation, once all ranks have come to it, as
-               kernels are loaded and stages may be compiled; None waits for as long as they live
+    first_deadline  the same in a first step or evaluation, and where stages are made, once all
+               ranks have come to it, as weights and kernels are loaded and stages may be compiled;
+               None waits for as long as they live
     transport  shared memory on one host and gloo between hosts; on GPUs copies from one to
                another ("peer") on one host and NCCL between hosts; or "loopback" for all devices in
                this process; see `weft.runtime.transport`
@@ -79,22 +100,25 @@ class Pipeline:
     record     whether steps have timelines; on a GPU that takes two events for each action
     graphs     whether stages are captured as CUDA graphs after two steps, and replayed from then
                on: the same bits, launched with less work on the host
+    whole_batch  whether the last stage and the loss take the whole batch at once, as a contrastive
+               loss needs it: for gpipe, in which all forwards of a stage come before its backwards
 
     `program` is what runs: the given one with its messages, sums and updates.
     """
 
     def __init__(
         self,
-        stages: Sequence[nn.Module],
+        stages: GivenStages,
         program: Program,
         *,
-        loss: LossFunction,
+        initial: Initial | None = None,
+        loss: LossFunction | None = None,
         optimizer: Callable[[NamedParameters], Optimizer] | None = None,
         scheduler: Callable[[Optimizer], LRScheduler] | None = None,
         clip: float | None = None,
         clip_by: Scope | None = None,
         staleness: Staleness | None = None,
-        precision: torch.dtype | None = None,
+        precision: AskedPrecision = None,
         scale: Scale | float | None = None,
         seed: int = 0,
         nonfinite: Nonfinite = "stop",
@@ -104,21 +128,27 @@ class Pipeline:
         cost: Cost | None = None,
         record: bool = True,
         graphs: bool = False,
+        whole_batch: bool = False,
     ) -> None:
+        computed = precision_of(precision)
         updating = Updating(
             factories=Factories(optimizer, scheduler),
             clip=clip,
             clip_by=clip_by,
             nonfinite=nonfinite,
             staleness=staleness,
-            precision=precision,
-            scale=scale,
+            precision=computed,
+            scale=computed.scale if scale is None else scale,
         )
-        task = Task.of(stages, program, loss, updating, devices_here(program, transport))
+        if whole_batch:
+            program = whole(program, [program.stages - 1])
+        blueprint = Blueprint.of(stages, initial)
+        loss = loss_for(blueprint.stages, loss)
+        task = Task.of(blueprint, program, loss, updating, devices_here(program, transport))
         if graphs:
             check_capturable(task.program)
         self.program, self._task, self._deadline = task.program, task, deadline
-        self._runs, self._is_compared, self._is_closed = 0, False, False
+        self._loss, self._runs, self._is_closed = loss, count(), False
         self._world: World = world_of(
             unwired(task.ring.program),
             depth=task.depth,
@@ -129,12 +159,14 @@ class Pipeline:
         )
         with self._failing_together():
             cost = agreed(self._world, cost)
-            self._task = task = task.over(self._world, cost)
+            task = task.over(self._world, cost).built(self._world, seed, deadline)
+            self._task = task
             self.program = task.program
             capturing = CudaGraphs if graphs else None
             self._parts = Assembly(
                 task, self._world, loss, seed, cost, capturing, is_recorded=record
             )
+            self._feed = Feed(task.program, self._world, task.taken)
 
     def step(
         self,
@@ -146,16 +178,19 @@ class Pipeline:
     ) -> Result:
         """Forward and backward of one batch, and an update unless gradients shall pile up.
 
+        Where a rank reads no inputs, or no targets, it may be given None, in all steps.
         Where the program is asynchronous, the losses are those of this batch, but its backwards
         and its update may run with the next steps.
         """
         with self._failing_together():
             training = self._parts.training
-            inputs, targets, shares = self._cut((batch, target), weights)
-            self._begin(inputs, targets, "" if training.steps else "first step")
+            given = self._feed.trained(batch, target)
+            shares = self._shares(given, weights)
+            (inputs, _, _), run = self._begin(given, "step", is_first=not training.steps)
+            targets = given.wanted
             if self.is_asynchronous:
-                inputs, targets = ([one.cloned() for one in many] for many in (inputs, targets))
-            run = self._next_run()
+                inputs = [one.cloned() for one in inputs]
+                targets = targets and [one.cloned() for one in targets]
             known, recording = training.step(inputs, targets, shares, run, is_carried=not update)
             norm, is_skipped = None, False
             if not self.is_asynchronous:
@@ -177,32 +212,60 @@ class Pipeline:
         with self._failing_together():
             return self._parts.training.drain()
 
+    @overload
     def evaluate(
-        self, batch: Data, target: Data, *, weights: Sequence[float] | None = None
-    ) -> Result:
-        """The loss of a batch in evaluation mode; gradients, buffers and randomness stay.
+        self, data: Data, target: Data, *, weights: Sequence[float] | None = None
+    ) -> Result: ...
 
-        Drained first, where the program is asynchronous: all stages use weights of one version.
+    @overload
+    def evaluate(
+        self, data: Iterable[tuple[Data, Data]], *, metrics: Mapping[str, Metric] = NO_METRICS
+    ) -> Evaluation: ...
+
+    def evaluate(
+        self,
+        data: Any,
+        target: Data = MISSING,
+        *,
+        weights: Sequence[float] | None = None,
+        metrics: Mapping[str, Metric] = NO_METRICS,
+    ) -> Result | Evaluation:
+        """The loss of a batch, or of a loader's, in evaluation mode; nothing of the model changes.
+
+        Gradients, buffers and random state stay as they were. A loader yields pairs of a batch and
+        a target, as many on every rank; the last may have too few rows for all microbatches.
+        Metrics are called as the loss is, and weighted alike. Drained first, where the program is
+        asynchronous: all stages use weights of one version.
         """
+        if (metrics and target is not MISSING) or (weights is not None and target is MISSING):
+            raise InputError("weights are for a single batch and target, metrics for a loader")
+        reader = self._drained()
+        if target is MISSING:
+            is_whole, device = self._is_whole_batch, self._task.device
+            tally = Tally(self._loss, metrics, device, is_whole_batch=is_whole)
+            return reader.evaluated(data, tally)
+        with reader.mode() as reading, self._failing_together():
+            given = self._feed.trained(data, target)
+            shares = self._shares(given, weights)
+            inputs, run = self._begin(given, "evaluation", is_first=not reading.steps)
+            known, recording = reading.step(inputs.values, given.wanted, shares, run)
+            self._world.transport.end()
+            return self._result(None, False, known, recording, reading.program)
+
+    def predict(self, batch: Data, *, everywhere: bool = False) -> Any:
+        """What the last stage returns for a batch, in evaluation mode; None on ranks without one.
+
+        Its tensors are joined along their first dimension, and those without dimensions stacked; a
+        list of microbatches gives a list of outputs. `everywhere` gives them to all ranks, on the
+        CPU, as they are where several ranks have a part of them.
+        """
+        return self._drained().predicted(batch, is_everywhere=everywhere)
+
+    def _drained(self) -> Reader:
+        """What reads, once all stages have weights of one version."""
         if self.is_asynchronous:
             self.drain()
-        modes = [(one, one.training) for top in self.modules.values() for one in top.modules()]
-        for module in self.modules.values():
-            module.eval()
-        try:
-            with self._failing_together():
-                return self._evaluated((batch, target), weights)
-        finally:
-            for module, is_training in modes:
-                module.training = is_training
-
-    def _evaluated(self, data: tuple[Data, Data], weights: Sequence[float] | None) -> Result:
-        reading = self._parts.reading
-        inputs, targets, shares = self._cut(data, weights)
-        self._begin(inputs, targets, "" if reading.steps else "first evaluation")
-        known, recording = reading.step(inputs, targets, shares, self._next_run())
-        self._world.transport.end()
-        return self._result(None, False, known, recording, reading.program)
+        return Reader(self._parts, self._feed, self._begin, self._failing_together)
 
     def gathered(self, result: Result | Flight) -> Timeline:
         """The timeline of a step or a flight on all ranks, on the clock of device 0; all ask."""
@@ -233,6 +296,16 @@ class Pipeline:
     def is_asynchronous(self) -> bool:
         """Whether updates come between microbatches."""
         return self.program.period is not None
+
+    @property
+    def reads_inputs(self) -> bool:
+        """Whether this process needs batches; where not, None will do."""
+        return self._feed.reads_inputs
+
+    @property
+    def reads_targets(self) -> bool:
+        """Whether this process needs targets; where not, None will do."""
+        return self._feed.reads_targets
 
     @property
     def modules(self) -> dict[tuple[int, int], nn.Module]:
@@ -281,20 +354,22 @@ class Pipeline:
             self._world.fail(self._reason(error))
             raise
 
+    @property
+    def _is_whole_batch(self) -> bool:
+        """Whether the last stage and the loss take the whole batch at once."""
+        return self.program.graph.stages[-1].is_whole_batch
+
     def _reason(self, error: BaseException) -> str:
         return failure_of(error, self._world.devices.start)
 
-    def _cut(
-        self, data: tuple[Data, Data], weights: Sequence[float] | None
-    ) -> tuple[list[Value], list[Value], tuple[float, ...]]:
-        count = self.program.microbatches
-        inputs, targets = cut(data[0], count, "batch"), cut(data[1], count, "target")
-        return inputs, targets, weights_of(weights, count)
-
-    def _next_run(self) -> int:
-        """The number under which all ranks report the losses of a run."""
-        self._runs += 1
-        return self._runs - 1
+    def _shares(self, given: GivenData, weights: Sequence[float] | None) -> tuple[LossShare, ...]:
+        """How much each microbatch counts, where that matters."""
+        if weights is not None and self._is_whole_batch:
+            raise InputError(
+                "the loss is of the whole batch, not of microbatches: leave weights= out"
+            )
+        weights_of(weights, self.program.microbatches)
+        return () if given.wanted is None else shares_of(self._loss, given.wanted, weights)
 
     def _result(
         self,
@@ -307,9 +382,9 @@ class Pipeline:
         reports, dtype = self._world.losses, self._task.dtype
         return Result(norm, is_skipped, known, reports, recording, program, dtype)
 
-    def _begin(self, inputs: Sequence[Value], targets: Sequence[Value], first: str) -> None:
-        """Start a run on all ranks; refuse ranks that were given different data."""
-        self._world.begin(self._deadline, first)
-        if not self._is_compared:
-            self._parts.compare(checksum([*inputs, *targets]), "the first batch or target")
-            self._is_compared = True
+    def _begin(self, given: GivenData, kind: str, *, is_first: bool) -> Begun:
+        """Start a run on all ranks, and refuse ranks with different data."""
+        self._world.begin(self._deadline, f"first {kind}" if is_first else "")
+        if is_first:
+            self._feed.agree(given, kind)
+        return Begun(self._feed.inputs(given, kind), next(self._runs))

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from weft.ir.program import Program
-from weft.runtime.criterion import Reports, losses_due
+from weft.runtime.criterion import Reports, See, losses_due
 from weft.runtime.lane.lanes import Lanes
 from weft.runtime.lane.steps import Loss
+from weft.runtime.losses import LossShare
 from weft.runtime.ranks.clock import Recording
 from weft.runtime.ranks.losses import RunLosses
 from weft.runtime.setting import Setting
@@ -27,16 +28,38 @@ class Reading:
         self.steps = 0
 
     def step(
-        self, inputs: Sequence[Value], targets: Sequence[Value], weights: Sequence[float], run: int
+        self,
+        inputs: Sequence[Value],
+        targets: Sequence[Value] | None,
+        shares: Sequence[LossShare],
+        run: int,
     ) -> tuple[RunLosses, Recording]:
         """The losses of a batch; nothing that is in flight may have its numbers."""
+        if targets is not None:
+            for number, target in enumerate(targets):
+                self._criterion.begin(number, target, shares[number])
+        return self._run(inputs, targets, run)
+
+    def watch(
+        self, inputs: Sequence[Value], targets: Sequence[Value] | None, see: See, run: int
+    ) -> None:
+        """Let somebody see what the last stages here return, in place of the loss."""
+        self._criterion.see = see
+        try:
+            self._run(inputs, targets, run)
+            self._world.transport.end()
+        finally:
+            self._criterion.see = None
+
+    def _run(
+        self, inputs: Sequence[Value], targets: Sequence[Value] | None, run: int
+    ) -> tuple[RunLosses, Recording]:
         self._shapes.begin(inputs, targets)
         for stage in self._stages:
             stage.begin_reading()
-        for number, (one, target, weight) in enumerate(zip(inputs, targets, weights, strict=True)):
+        for number, one in enumerate(inputs):
             self._draw.places[number] = (self._draw.step, number)
             self._lanes.binder.batch.inputs[number] = one
-            self._criterion.begin(number, target, weight)
         known = self._world.losses.open(run, len(inputs))
         self._reports.begin(self.steps, run)
         recording = self._record()

@@ -20,11 +20,6 @@ from weft.verify import check
 def check_suits(stages: Sequence[nn.Module], program: Program) -> None:
     """Refuse, before the first action, what cannot run."""
     check(program)
-    if any(stage.is_whole_batch for stage in program.graph.stages):
-        raise InputError(
-            f"{program.name} has a stage that reads the whole batch at once, which the runtime"
-            f" does not do yet: it runs one microbatch after the other"
-        )
     if is_asynchronous(program):
         _check_asynchronous(program)
     elif program.steps > 1:
@@ -123,6 +118,9 @@ def check_capturable(program: Program) -> None:
         ),
         "moves what forwards keep to the host, where no graph finds it": (
             (kinds == Kind.OFFLOAD).any()
+        ),
+        "has a stage that takes the whole batch, which is not one microbatch": any(
+            stage.is_whole_batch for stage in program.graph.stages
         ),
         "runs parts of a stage beside the computation": (program.actions.segment >= 0).any(),
     }

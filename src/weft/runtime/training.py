@@ -18,6 +18,7 @@ from weft.errors import NonfiniteError, WeftError
 from weft.runtime.criterion import Reports, losses_due
 from weft.runtime.lane.lanes import Lanes
 from weft.runtime.lane.steps import Loss
+from weft.runtime.losses import LossShare
 from weft.runtime.ranks.clock import Recording
 from weft.runtime.ranks.losses import RunLosses
 from weft.runtime.result import Flight
@@ -47,8 +48,8 @@ class Training:
     def step(
         self,
         inputs: Sequence[Value],
-        targets: Sequence[Value],
-        shares: Sequence[float],
+        targets: Sequence[Value] | None,
+        shares: Sequence[LossShare],
         run: int,
         *,
         is_carried: bool,
@@ -65,7 +66,8 @@ class Training:
             self._draw.places[number] = (step, index)
             self._lanes.binder.batch.inputs[number] = inputs[index]
             scale = partial(self._policy.scale, step) if self._policy.scaling else None
-            self._criterion.begin(number, targets[index], shares[index], scale)
+            if targets is not None:
+                self._criterion.begin(number, targets[index], shares[index], scale)
         known = self._world.losses.open(run, self._count)
         self._policy.begin(step, known, is_carried=is_carried)
         self._reports.begin(step, run)
@@ -75,7 +77,7 @@ class Training:
         return known, recording
 
     def _take(
-        self, numbers: Sequence[int], inputs: Sequence[Value], targets: Sequence[Value]
+        self, numbers: Sequence[int], inputs: Sequence[Value], targets: Sequence[Value] | None
     ) -> None:
         """Look at the shapes of a batch, and at what may have changed in the stages."""
         if self._ring.is_periodic:

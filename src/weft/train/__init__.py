@@ -7,12 +7,14 @@ from weft.train.job import checked, measured, trained
 from weft.train.launch import given_ranks, launched
 from weft.train.outcome import Metrics, Outcome
 from weft.train.profile import check_cost, doubts, noise
+from weft.train.saved import SavedTokens
 from weft.train.settings import Settings
 
 __all__ = [
     "Data",
     "Metrics",
     "Outcome",
+    "SavedTokens",
     "Settings",
     "Text",
     "TokenFile",

@@ -1,34 +1,31 @@
 """Data: tokens in a row, and batches of them decided by seed and step alone.
 
-Text        the characters of a text, numbered in the order of their code points
-TokenFile   numbers in a file, read where they lie: it may be larger than memory
+Text         the characters of a text, numbered in the order of their code points
+TokenFile    numbers in a file, read where they lie: it may be larger than memory
+SavedTokens  numbers in a saved dataset, of which a text is a Text
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol
 from warnings import catch_warnings
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from weft.errors import InputError
-
-Tokens: TypeAlias = NDArray[np.integer[Any]]
+from weft.train.saved import STATE, SavedTokens, is_saved, saved_dataset
+from weft.train.tokens import Tokens, vocabulary_of
 
 TOKEN_TYPES = {"uint16": "<u2", "uint32": "<u4"}
 USUAL_TYPE = "uint16"
 MOST_REASON = 120  # characters of what numpy says
-CHUNK = 1 << 22  # tokens that are looked at together
-MOST_VOCABULARY = 1 << 24
 MOST_TEXT = 256 << 20  # bytes
 
 
@@ -86,9 +83,17 @@ def own_text() -> Text:
     return Text(text, "Weft's own text")
 
 
-def data_of(path: Path, *, token_type: str | None = None, vocabulary: int | None = None) -> Data:
-    """A user's data: tokens where the name ends in .bin or .npy, otherwise a text."""
+def data_of(
+    path: Path,
+    *,
+    token_type: str | None = None,
+    vocabulary: int | None = None,
+    column: str | None = None,
+) -> Data:
+    """A user's data: a saved dataset, tokens where the name ends in .bin or .npy, or a text."""
     ending = path.suffix.lower()
+    if column is not None and not is_saved(path):
+        raise InputError(f"{path} is no saved dataset, which alone has a --column; leave it out")
     if ending == ".bin":
         return _token_file(path, token_type or USUAL_TYPE, vocabulary)
     if token_type is not None:
@@ -96,6 +101,9 @@ def data_of(path: Path, *, token_type: str | None = None, vocabulary: int | None
             f"{path} does not end in .bin, which alone has a --token-type; rename it or leave"
             " out --token-type"
         )
+    if is_saved(path):
+        saved = saved_dataset(path, column=column, vocabulary=vocabulary)
+        return saved if isinstance(saved, SavedTokens) else Text(saved.read(MOST_TEXT), saved.name)
     if ending == ".npy":
         return _token_file(path, None, vocabulary)
     if vocabulary is not None:
@@ -107,10 +115,15 @@ def data_of(path: Path, *, token_type: str | None = None, vocabulary: int | None
 
 
 class Batches:
-    """Sequences from anywhere in the data."""
+    """Sequences from anywhere in the data; shuffled, each of them once in every epoch.
 
-    def __init__(self, data: Data, *, context: int) -> None:
+    Which ones a step has depends on the seed and on how many sequences were before it, and on
+    nothing else.
+    """
+
+    def __init__(self, data: Data, *, context: int, is_shuffled: bool = False) -> None:
         self._data, self._context, self._tokens = data, context, data.tokens()
+        self._is_shuffled, self._order = is_shuffled, lru_cache(maxsize=2)(self._drawn)
         if len(self._tokens) < context + 2:
             raise InputError(
                 f"{data.name} has {len(self._tokens)} tokens, which make no two sequences of"
@@ -119,11 +132,25 @@ class Batches:
 
     def batch(self, sequences: int, *, seed: int, step: int) -> tuple[Tensor, Tensor]:
         """Sequences, and for each position the token that follows."""
-        drawn = torch.Generator().manual_seed(_key(seed, step))
-        last = len(self._tokens) - self._context
-        starts = torch.randint(0, last, (sequences, 1), generator=drawn)
+        if self._is_shuffled:
+            starts = self._next(range(step * sequences, (step + 1) * sequences), seed)
+        else:
+            drawn = _generator(seed, f"{step}/batch")
+            last = len(self._tokens) - self._context
+            starts = torch.randint(0, last, (sequences, 1), generator=drawn)
         places = starts + torch.arange(self._context)
         return self._at(places), self._at(places + 1)
+
+    def _next(self, turns: range, seed: int) -> Tensor:
+        """Where the sequences of these turns start; a batch may end an epoch and begin another."""
+        length = (len(self._tokens) - 1) // self._context  # of an epoch
+        found = [self._order(seed, turn // length)[turn % length] for turn in turns]
+        return torch.stack(found).view(-1, 1) * self._context
+
+    def _drawn(self, seed: int, epoch: int) -> Tensor:
+        """The sequences of an epoch in their order."""
+        length = (len(self._tokens) - 1) // self._context
+        return torch.randperm(length, generator=_generator(seed, f"{epoch}/epoch"))
 
     def _at(self, places: Tensor) -> Tensor:
         found = self._tokens[places.numpy()].astype(np.int64)
@@ -137,9 +164,9 @@ class Batches:
         return torch.from_numpy(found)
 
 
-def _key(seed: int, step: int) -> int:
-    digest = hashlib.sha256(f"{seed}/{step}/batch".encode()).digest()
-    return int.from_bytes(digest[:7], "little")
+def _generator(seed: int, what: str) -> torch.Generator:
+    digest = hashlib.sha256(f"{seed}/{what}".encode()).digest()
+    return torch.Generator().manual_seed(int.from_bytes(digest[:7], "little"))
 
 
 # reading
@@ -151,6 +178,11 @@ def _codes(text: str) -> Tokens:
 
 
 def _text_of(path: Path) -> Text:
+    if path.is_dir():
+        raise InputError(
+            f"{path} is a folder without {STATE}, so it is no dataset that `save_to_disk` wrote;"
+            f" give such a folder, a text, or tokens in .bin or .npy"
+        )
     if not path.is_file():
         raise InputError(f"{path} is not a file")
     try:
@@ -171,12 +203,7 @@ def _text_of(path: Path) -> Text:
 
 
 def _token_file(path: Path, token_type: str | None, vocabulary: int | None) -> TokenFile:
-    found = _largest(_mapped(path, token_type), path) + 1 if vocabulary is None else vocabulary
-    if found > MOST_VOCABULARY:
-        raise InputError(
-            f"{path}: a vocabulary of {found:,} is more than the {MOST_VOCABULARY:,} that Weft"
-            " takes; is the type of its tokens another?"
-        )
+    found = vocabulary_of(_mapped(path, token_type), path, vocabulary)
     return TokenFile(path, found, token_type)
 
 
@@ -230,17 +257,3 @@ def _opened(path: Path) -> np.memmap[Any, Any]:
         raise InputError(
             f"{path} cannot be read: {reason or type(error).__name__}; is it cut off, or damaged?"
         ) from None
-
-
-def _largest(tokens: Tokens, path: Path) -> int:
-    """The largest token, seen in chunks; InputError where one is negative."""
-    largest = 0
-    for chunk in _chunks(tokens):
-        if chunk.min() < 0:
-            raise InputError(f"{path}: token {chunk.min()} is negative; tokens count from 0")
-        largest = max(largest, int(chunk.max()))
-    return largest
-
-
-def _chunks(tokens: Tokens) -> Iterator[Tokens]:
-    return (tokens[start : start + CHUNK] for start in range(0, len(tokens), CHUNK))

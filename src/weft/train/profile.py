@@ -19,7 +19,7 @@ def check_cost(settings: Settings, cost: Cost) -> None:
     """Refuse the cost of another model or of other stages."""
     if cost.measurement is not None:
         given = {"stages": cost.stages, **cost.measurement.model}
-        found = _differences(given, {"stages": settings.program.stages, **settings.model})
+        found = _differences(given, {"stages": settings.program.stages, **settings.sizes})
         if found:
             raise InputError(
                 f"the cost was measured with {', '.join(found)}; run `weft profile` with the"

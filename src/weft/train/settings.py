@@ -40,7 +40,9 @@ class Settings(Training):
         return self.program.microbatches * self.microbatch_size
 
     @property
-    def model(self) -> dict[str, float]:
+    def sizes(self) -> dict[str, float]:
         """What the seconds of a stage depend on, by name."""
         names = ("layers", "hidden", "heads", "context", "microbatch_size", "dropout")
-        return {name: getattr(self, name) for name in names} | {"vocabulary": self.data.vocabulary}
+        found = {name: getattr(self, name) for name in names}
+        bits = 32 if self.precision is None else 16
+        return found | {"vocabulary": self.data.vocabulary, "bits": bits}

@@ -1,26 +1,26 @@
-"""The workload of a training run: stages of a small GPT, batches of its data, their optimizers."""
+"""The workload of a training run: stages of its model, batches of its data, their optimizers."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import TypeAlias, TypedDict
+from typing import TypeAlias, TypedDict, cast
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 from torch.optim import AdamW, Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
 from weft.cost import Cost
-from weft.errors import InputError
-from weft.models import gpt
-from weft.runtime import Staleness, split
+from weft.runtime import Stages, Staleness
+from weft.runtime.losses import LossFunction
+from weft.runtime.precision import AskedPrecision
 from weft.runtime.profile import Effort, Sample, profiled
 from weft.runtime.reference import versions_of
 from weft.train.accelerator import described, taken
 from weft.train.data import Batches
+from weft.train.model import loss_of, stages_of
 from weft.train.settings import Settings
 
 CLIP = 1.0
@@ -32,10 +32,11 @@ Measuring: TypeAlias = Callable[[str, float], None]  # what is measured, and whi
 class Arguments(TypedDict):
     """What a pipeline and its reference are made with."""
 
-    loss: Callable[..., Tensor]
+    loss: LossFunction
     optimizer: Callable[[Iterable[tuple[str, nn.Parameter]]], Optimizer]
     clip: float
     seed: int
+    precision: AskedPrecision
 
 
 class Workload:
@@ -45,40 +46,28 @@ class Workload:
         torch.set_num_threads(1)  # a device has one, and more would add up in another order
         self._settings = settings = settings.on_this_machine()
         self._device = taken(settings.accelerator, settings.program.devices)
-        self._batches = Batches(settings.data, context=settings.context)
+        self._batches = Batches(
+            settings.data, context=settings.context, is_shuffled=settings.shuffle
+        )
         self._optimizers: list[Optimizer] = []
         self.stages = self._cut()
+        self._loss = loss_of(self.stages)
 
-    def _cut(self) -> list[nn.Module]:
-        stages, most = self._settings.program.stages, self._settings.layers + 2
-        if stages > most:
-            raise InputError(
-                f"{self._settings.layers} layers, embedding and head make {most} stages at most,"
-                f" {self._settings.program.name} has {stages}; use --layers {stages - 2}"
-            )
-        sizes = layers_of(self._settings.layers, stages)
-        return split(self._model().to(self._device), stages=stages, layers=sizes)
-
-    def _model(self) -> nn.Sequential:
-        settings = self._settings
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(settings.seed)
-            return gpt(
-                settings.data.vocabulary,
-                layers=settings.layers,
-                hidden=settings.hidden,
-                heads=settings.heads,
-                context=settings.context,
-                dropout=settings.dropout,
-            )
+    def _cut(self) -> Stages:
+        return stages_of(self._settings, self._device)
 
     def arguments(self) -> Arguments:
         return {
-            "loss": _loss,
+            "loss": self._loss,
             "optimizer": self._optimizer,
             "clip": CLIP,
             "seed": self._settings.seed,
+            "precision": self._precision,
         }
+
+    @property
+    def _precision(self) -> AskedPrecision:
+        return cast(AskedPrecision, self._settings.precision)  # one of its names, or None
 
     def _optimizer(self, named: Iterable[tuple[str, nn.Parameter]]) -> Optimizer:
         made = AdamW([weight for _, weight in named], lr=self._settings.learning_rate)
@@ -141,31 +130,16 @@ class Workload:
     def profiled(self, effort: Effort, watch: Measuring = lambda what, share: None) -> Cost:
         """What the program costs, by a microbatch of the first step."""
         batch, targets = (part[: self._settings.microbatch_size] for part in self.batch(0))
-        sample = Sample(batch, targets, _loss, _adamw, CLIP)
+        sample = Sample(batch, targets, self._loss, _adamw, CLIP, self._precision)
         cost = profiled(self._cut(), self._settings.program, sample, effort, watch)
         assert cost.measurement is not None
-        model = replace(cost.measurement, model=self._settings.model)
+        model = replace(cost.measurement, model=self._settings.sizes)
         return replace(cost, measurement=model)
 
     @property
     def tokens(self) -> int:
         """Of a step."""
         return self._settings.sequences * self._settings.context
-
-
-def layers_of(blocks: int, stages: int) -> list[int] | None:
-    """How many modules each stage gets: equal blocks, as embedding and head weigh little."""
-    if stages > blocks:
-        return None
-    size, larger = divmod(blocks, stages)
-    sizes = [size + (index < larger) for index in range(stages)]
-    sizes[0] += 1
-    sizes[-1] += 1
-    return sizes
-
-
-def _loss(output: Tensor, target: Tensor) -> Tensor:
-    return functional.cross_entropy(output.flatten(0, 1), target.flatten())
 
 
 def _adamw(named: Iterable[tuple[str, nn.Parameter]]) -> Optimizer:

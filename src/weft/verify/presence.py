@@ -160,7 +160,8 @@ def _partial_batches(context: Context) -> Iterator[Breach]:
         yield context.at(
             row,
             f"{context.token(row)} covers a part of the batch, but stage {actions.stage[row]}"
-            f" needs it whole. Let one action span all {program.microbatches} microbatches.",
+            f" needs it whole. Let one action span all {program.microbatches} microbatches, or use"
+            f" gpipe, in which all forwards of a stage come before its backwards.",
         )
 
 

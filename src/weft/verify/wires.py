@@ -8,7 +8,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft.ir.actions import Column
-from weft.ir.graph import Backward
 from weft.ir.kinds import Direction, Kind, Stream
 from weft.ir.lanes import Channel, Lane
 from weft.ir.program import Program
@@ -73,8 +72,8 @@ def _needed(context: Context, send: Kind) -> NDArray[np.bool_]:
     table = program.placement.table
     crosses = table[pipe][:, source] != table[pipe][:, destination]
     if send is Kind.SEND_GRADIENT:
-        returns = np.array([s.backward is not Backward.NONE for s in program.graph.stages])
-        crosses &= returns[source] & returns[destination]
+        is_learning = np.array([stage.is_learning for stage in program.graph.stages])
+        crosses &= is_learning[source] & np.array(program.graph.is_returned)
     return np.asarray(crosses.T)
 
 

@@ -42,6 +42,7 @@ class Model(Short):
 
     sizes     layers of each stage
     is_split  whether `weft.split` cuts a Sequential of them; else the stages are given as a list
+    is_traced whether it traces them instead
     data      the form of a batch, or "words"
     """
 
@@ -51,6 +52,7 @@ class Model(Short):
     data: str = "tensor"
     loss: str = "squared"
     dtype: str = "float64"
+    is_traced: bool = False
 
     @property
     def starts(self) -> list[int]:

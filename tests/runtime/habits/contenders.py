@@ -132,6 +132,12 @@ def stages_of(case: Case) -> list[nn.Module]:
     if not case.model.is_split:
         return _listed(case)
     layers, sizes = nn.Sequential(*case.modules()), case.model.sizes
+    if case.model.is_traced:
+        cuts = [str(start) for start in case.model.starts[1:]]
+        made = runtime.split(layers, example=case.batch(0)[0], cuts=cuts)
+        for module in layers.modules():
+            vars(module).get("seen", []).clear()  # copies have run, to be compared
+        return made
     is_even = sorted(sizes, reverse=True) == [*sizes] and sizes[0] - sizes[-1] <= 1
     return runtime.split(layers, stages=len(sizes), layers=None if is_even else sizes)
 

@@ -51,7 +51,7 @@ def drawn(number: int) -> Case:
     random = Random(number)
     kind = random.choices(("chain", "graph", "asynchronous"), (8, 1, 1))[0]
     plan = {"chain": _chain, "graph": _graph, "asynchronous": _asynchronous}[kind](random)
-    model = _model(random, plan)
+    model = _traced(Random(-number), _model(random, plan))
     return Case(model, plan, _training(random, model, is_asynchronous=kind == "asynchronous"))
 
 
@@ -140,6 +140,16 @@ def _model(random: Random, plan: Plan) -> Model:
         loss=random.choice(LOSSES) if _happens(random, 0.4) else "squared",
         dtype=dtype,
     )
+
+
+def _traced(random: Random, model: Model) -> Model:
+    """Now and then traced, where its batch is one argument.
+
+    Not with expanded values, which a change in place refuses where nothing is cut.
+    """
+    is_single = model.is_split and model.data in ("tensor", "words")
+    is_plain = all(layer.form != "expanded" for layer in model.layers)
+    return replace(model, is_traced=is_single and is_plain and _happens(random, 0.3))
 
 
 def _layer(random: Random, habits: Sequence[str], before: Sequence[Layer]) -> Layer:

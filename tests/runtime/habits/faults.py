@@ -21,7 +21,7 @@ from tests.runtime.habits.judge import judge
 from weft import runtime
 from weft.ir.kinds import Kind
 from weft.ir.program import Program
-from weft.runtime import assembly
+from weft.runtime import task
 from weft.runtime.criterion import Criterion
 from weft.runtime.lane import bind, steps
 from weft.runtime.pipeline import Pipeline
@@ -58,7 +58,7 @@ def _split_without_repeats(patch: pytest.MonkeyPatch) -> None:
 
 
 def _shared_modules(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(assembly, "unshared", lambda stages: (list(stages), set()))
+    patch.setattr(task, "unshared", lambda stages: (list(stages), set()))
 
 
 # randomness
@@ -133,8 +133,8 @@ def _later_hooks_skipped(patch: pytest.MonkeyPatch) -> None:
 
 
 def _last_edge_first(patch: pytest.MonkeyPatch) -> None:
-    right = steps._summed
-    patch.setattr(steps, "_summed", lambda arrived: right([*reversed(arrived)]))
+    right = steps.summed
+    patch.setattr(steps, "summed", lambda arrived: right([*reversed(arrived)]))
 
 
 def _any_layout(patch: pytest.MonkeyPatch) -> None:

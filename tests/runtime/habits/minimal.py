@@ -38,6 +38,7 @@ def features(case: Case) -> frozenset[str]:
     actions, pipes = plan.program.actions, plan.program.placement.pipes
     shown = {
         "split": model.is_split,
+        "traced": model.is_traced,
         f"data {model.data}": model.data != "tensor",
         f"loss {model.loss}": model.loss != "squared",
         model.dtype: model.dtype != "float64",

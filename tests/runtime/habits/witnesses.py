@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from tests.runtime.habits.case import Case, Model, Plan, Training
 from tests.runtime.habits.grammar import Layer
 
@@ -11,7 +13,7 @@ GRADIENTS = Training("none", steps=("update",))
 ASYNC = Plan("pipedream", devices=1, microbatches=1)
 
 
-def _chain(*layers: Layer | str, is_split: bool = False, **others: str) -> Model:
+def _chain(*layers: Layer | str, is_split: bool = False, **others: Any) -> Model:
     """A stage for each layer."""
     made = tuple(Layer(one) if isinstance(one, str) else one for one in layers)
     return Model(made, (1,) * len(made), is_split=is_split, **others)

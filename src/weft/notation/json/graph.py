@@ -3,11 +3,14 @@
     {"name": "diamond", "stages": 4, "edges": [[0, 1], [0, 2], [1, 3], [2, 3]]}
 
 `stages` is a number, or a list of {"name", "cost", "backward", "whole_batch"}, each of which may
-be left out. Without `edges` the stages are a chain. A file may add "devices", the device of each
+be left out. Without `edges` the stages are a chain. `fixed` lists the edges, if there are any, that
+no gradient comes back along. A file may add "devices", the device of each
 stage; without it each stage has its own.
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterator
 
 from weft.ir.graph import Backward, Graph, Stage, check_edge
 from weft.ir.placement import Placement
@@ -15,7 +18,7 @@ from weft.notation.json.reading import Node, parse
 from weft.notation.limits import check_stages
 from weft.notation.places import in_source
 
-_KEYS = ("name", "stages", "edges")
+_KEYS = ("name", "stages", "edges", "fixed")
 _USUAL = Stage()
 
 
@@ -40,6 +43,8 @@ def graph_object(graph: Graph) -> dict[str, object]:
         written = {"name": graph.name, **written}
     if not graph.is_chain:
         written["edges"] = [[int(stage) for stage in edge] for edge in graph.edges]
+    if graph.fixed:
+        written["fixed"] = [[int(stage) for stage in edge] for edge in sorted(graph.fixed)]
     return written
 
 
@@ -54,14 +59,18 @@ def _graph(members: dict[str, Node], node: Node) -> Graph:
     if "edges" not in members:
         with node.place():
             return Graph(stages, Graph.chain(len(stages)).edges, name=name)
-    edges = []
-    for item in members["edges"].items():
+    edges = tuple(_edges(members["edges"], stages))
+    fixed = frozenset(_edges(members["fixed"], stages) if "fixed" in members else ())
+    with members["edges"].place():
+        return Graph(stages, edges, name, fixed)
+
+
+def _edges(node: Node, stages: tuple[Stage, ...]) -> Iterator[tuple[int, int]]:
+    for item in node.items():
         source, destination = item.counts(exactly=2)
         with item.place():
             check_edge((source, destination), len(stages))
-        edges.append((source, destination))
-    with members["edges"].place():
-        return Graph(stages, tuple(edges), name=name)
+        yield source, destination
 
 
 def _stages(node: Node) -> tuple[Stage, ...]:

@@ -3,7 +3,8 @@
     graph chain 4
     stage 3 name=join cost=2 backward=input whole-batch
 
-Where the model branches, `graph stages 4 name=diamond` and a line `edge 0 1` for each edge.
+Where the model branches, `graph stages 4 name=diamond` and a line `edge 0 1` for each edge; `edge 0
+1 fixed` where no gradient comes back.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ def graph_lines(graph: Graph) -> Iterator[str]:
     name = f" name={escaped(graph.name)}" if graph.name != usual else ""
     yield f"graph {'chain' if graph.is_chain else 'stages'} {len(graph)}{name}"
     if not graph.is_chain:
-        yield from (f"edge {source} {destination}" for source, destination in graph.edges)
+        for edge in graph.edges:
+            yield f"edge {edge[0]} {edge[1]}{' fixed' if edge in graph.fixed else ''}"
     for index, stage in enumerate(graph.stages):
         if attributes := list(_attributes(stage)):
             yield f"stage {index} {' '.join(attributes)}"
@@ -50,7 +52,9 @@ def read_graph(lines: Lines) -> Graph:
         is_chain, count, name = _first_line(words)
         stages = _stages(lines["stage"], count)
         if not is_chain:
-            return Graph(stages, tuple(_edges(lines["edge"], stages)), name=name)
+            edges = dict(_edges(lines["edge"], stages))
+            fixed = frozenset(edge for edge, is_fixed in edges.items() if is_fixed)
+            return Graph(stages, tuple(edges), name, fixed)
         if lines["edge"]:
             raise NotationError("a chain has its edges already", line=lines["edge"][0].number)
         return Graph(stages, Graph.chain(count).edges, name=name)
@@ -102,14 +106,16 @@ def _stage(words: list[str]) -> Stage:
     )
 
 
-def _edges(lines: list[Line], stages: tuple[Stage, ...]) -> Iterator[tuple[int, int]]:
+def _edges(lines: list[Line], stages: tuple[Stage, ...]) -> Iterator[tuple[tuple[int, int], bool]]:
+    """Every edge, and whether it is fixed."""
     seen: dict[tuple[int, int], int] = {}
     for number, words in lines:
         with on_line(number):
-            source, destination = counts(words, "edge 0 1", exactly=2)
+            is_fixed = words[2:] == ["fixed"]
+            source, destination = counts(words[: 2 if is_fixed else None], "edge 0 1", exactly=2)
             edge = (source, destination)
             check_edge(edge, len(stages))
             if edge in seen:
                 raise InputError(f"edge {source} {destination} stands in line {seen[edge]} already")
         seen[edge] = number
-        yield edge
+        yield edge, is_fixed

@@ -41,6 +41,20 @@ def place_of(stages: Sequence[nn.Module], held: Collection[int]) -> torch.device
     return found[first]
 
 
+def real(device: torch.device) -> torch.device:
+    """The device itself; for what is on meta, the one where it is made.
+
+    That is the current GPU in a process group of GPUs, else where torch makes tensors.
+    """
+    if device.type != "meta":
+        return device
+    found = torch.get_default_device()
+    if found.type in ("cpu", "meta") and dist.is_available() and dist.is_initialized():
+        found = torch.device("cuda" if "nccl" in dist.get_backend() else "cpu")
+    place = torch.device("cpu") if found.type == "meta" else found
+    return torch.empty(0, device=place).device  # with its index
+
+
 def _device_of(stage: nn.Module) -> torch.device | None:
     return next((weight.device for weight in stage.parameters()), None)
 

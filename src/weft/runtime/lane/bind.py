@@ -21,6 +21,7 @@ from weft.ir.kinds import Direction, Kind
 from weft.ir.program import Program
 from weft.runtime.lane import steps
 from weft.runtime.lane.ring import Ring
+from weft.runtime.lane.whole import WholeBackward, WholeForward
 from weft.runtime.lane.wires import DIRECTIONS, Wires, numbers_of
 from weft.runtime.stage.shapes import StageShapes
 from weft.runtime.stage.stage import Stage
@@ -62,6 +63,7 @@ class Binder:
         segments = {place: len(found) for place, found in copies.items()}
         self.wires = Wires(ring, segments, transport, shapes, cost)
         self._forwards: dict[tuple[int, ...], steps.Forward] = {}
+        self._wholes: dict[tuple[int, int], WholeForward] = {}
         self._divided, self._again, self._offloaded = (
             _covered(self.program, kind) for kind in (Kind.I, Kind.R, Kind.OFFLOAD)
         )
@@ -97,9 +99,16 @@ class Binder:
         return self.wires.receive(row, action)
 
     def forward(self, row: int, action: Action) -> steps.Step:
-        return self._each(action, partial(self._forward, action))
+        if not self._is_whole(action):
+            return self._each(action, partial(self._forward, action))
+        parts = [self._forward(action, number) for number in numbers_of(action)]
+        made = self._wholes[action.pipe, action.stage] = WholeForward(action.stage, parts)
+        return made
 
-    def _forward(self, action: Action, number: int) -> steps.Step:
+    def _is_whole(self, action: Action) -> bool:
+        return self.program.graph.stages[action.stage].is_whole_batch
+
+    def _forward(self, action: Action, number: int) -> steps.Forward:
         graph, segments = self.program.graph, self._copies[action.pipe, action.stage]
         segment = action.segment or 0
         is_first = not graph.predecessors[action.stage] and segment == 0
@@ -112,6 +121,7 @@ class Binder:
             self.batch.inputs if is_first else None,
             self._on_loss if is_last else None,
             self._versions_of(action, number),
+            None if is_last else self.wires.carried(action, number),
         )
         self._forwards[action.pipe, action.stage, segment, number] = made
         return made
@@ -137,7 +147,20 @@ class Binder:
         return partial(stage.forward, **flags) if flags else stage.forward
 
     def backward(self, row: int, action: Action) -> steps.Step:
-        return self._each(action, partial(self._backward, action))
+        if not self._is_whole(action):
+            return self._each(action, partial(self._backward, action))
+        stage = self._copies[action.pipe, action.stage][0]
+        is_first = not self.program.graph.predecessors[action.stage]
+        back = Direction.GRADIENT
+        return WholeBackward(
+            self._wholes[action.pipe, action.stage],
+            stage.backward if action.kind is Kind.B else stage.input_grad,
+            [self.wires.takes(back, action, number) for number in numbers_of(action)],
+            [
+                [] if is_first else self.wires.puts(back, action, number)
+                for number in numbers_of(action)
+            ],
+        )
 
     def _backward(self, action: Action, number: int) -> steps.Step:
         segment = action.segment or 0
@@ -159,7 +182,8 @@ class Binder:
         return self._each(action, lambda number: steps.Plain(calls, number))
 
     def _each(self, action: Action, make: Callable[[int], steps.Step]) -> steps.Step:
-        parts = [make(number) for number in numbers_of(action)]
+        numbers = numbers_of(action)
+        parts = [make(number) for number in (numbers[:1] if self._is_whole(action) else numbers)]
         return parts[0] if len(parts) == 1 else steps.Several(parts)
 
     # weights

@@ -15,7 +15,8 @@ from typing import Protocol, TypeAlias
 
 from torch import Tensor
 
-from weft.runtime.stage.values import Value
+from weft.runtime.lane.carried import Carried
+from weft.runtime.stage.values import TENSOR, Structure, Value, spread
 from weft.runtime.transport.message import Receive, Send, Values
 from weft.runtime.weights.exchange import Exchange
 from weft.runtime.weights.groups import ParameterGroup
@@ -45,7 +46,9 @@ class Forward:
     _data: dict[int, Value] | None  # by number, where it is the first
     _on_loss: OnLoss | None  # where it is the last
     _versions: VersionsOf | None  # where there are several
+    _carried: Sequence[Carried] | None = None  # by each put, where some carry not everything
     widths: Sequence[int] = ()  # tensors that came along each edge
+    _returned: Structure = TENSOR  # what it has handed on is part of
     _inputs: Sequence[Value] = ()
 
     def wait(self, lap: int) -> None:
@@ -57,17 +60,48 @@ class Forward:
 
     def run(self, lap: int) -> None:
         inputs, self._inputs = self._inputs, ()
-        if self._versions is None:
-            output = self._call(self.number, inputs)
-        else:
-            output = self._call(self.number, inputs, versions=self._versions(lap))
+        output = self.compute(lap, inputs)
         if self._on_loss is not None:
             (loss,) = output.leaves
+            self.report(lap, loss)
+        self.hand_on(output)
+
+    def compute(self, lap: int, inputs: Sequence[Value]) -> Value:
+        """What its stage makes of these, with the weights of a lap."""
+        if self._versions is None:
+            return self._call(self.number, inputs)
+        return self._call(self.number, inputs, versions=self._versions(lap))
+
+    def report(self, lap: int, loss: Tensor) -> None:
+        if self._on_loss is not None:
             self._on_loss(lap, self.number, _known(loss))
-        if self._puts:
+
+    def hand_on(self, output: Value) -> None:
+        """Give every reader what it reads of a value."""
+        if self._carried is not None:
+            self._returned = output.structure
+            for put, carried in zip(self._puts, self._carried, strict=True):
+                put(carried.part(output).packed())
+        elif self._puts:
             packed = output.packed()
             for put in self._puts:
                 put(packed)
+
+    @property
+    def is_last(self) -> bool:
+        return self._on_loss is not None
+
+    def taken(self) -> Sequence[Value]:
+        """What it has waited for, to be run by somebody else."""
+        inputs, self._inputs = self._inputs, ()
+        return inputs
+
+    def in_place(self, arrived: Sequence[Values]) -> Sequence[Values]:
+        """The gradients along each edge, each at the place of its tensor in the output."""
+        if self._carried is None:
+            return arrived
+        pairs = zip(arrived, self._carried, strict=True)
+        return [spread(one, self._returned, carried.names) for one, carried in pairs]
 
 
 @dataclass(slots=True, eq=False)
@@ -82,7 +116,7 @@ class Backward:
 
     def wait(self, lap: int) -> None:
         if self._takes:
-            self._gradients = _summed([take() for take in self._takes])
+            self._gradients = summed(self._forward.in_place([take() for take in self._takes]))
 
     def run(self, lap: int) -> None:
         gradients, self._gradients = self._gradients, (None,)
@@ -255,7 +289,7 @@ def _known(loss: Tensor) -> Loss:
     return loss if loss.is_cuda else loss.item()
 
 
-def _summed(arrived: Sequence[Values]) -> Values:
+def summed(arrived: Sequence[Values]) -> Values:
     """The gradient of a value that several stages read, summed in the order of the edges."""
     if len(arrived) == 1:
         return arrived[0]

@@ -18,6 +18,7 @@ from weft.ir.kinds import Direction, Kind
 from weft.ir.values import Value
 from weft.lower import groups_of
 from weft.runtime.lane import steps
+from weft.runtime.lane.carried import Carried
 from weft.runtime.lane.ring import Ring
 from weft.runtime.stage.shapes import StageShapes
 from weft.runtime.transport import OrderedTransport, Transport
@@ -48,6 +49,7 @@ class Wires:
         shapes: StageShapes,
         cost: Cost | None = None,
     ) -> None:
+        self._carries = shapes.carries
         self._program, self._segments = ring.program, segments
         self._transport, self._shapes = transport, shapes
         self._local = Loopback(is_crossing=max(segments.values(), default=1) > 1)
@@ -92,8 +94,7 @@ class Wires:
     def takes(self, direction: Direction, action: Action, number: int) -> list[Receive]:
         """Calls that get what an action reads, edge by edge."""
         return [
-            self._receiving.get(message) or self._local.receiver(*self._at_home(message))
-            for message in self._edges(direction, action, number, is_read=True)
+            self._take(message) for message in self._edges(direction, action, number, is_read=True)
         ]
 
     def puts(self, direction: Direction, action: Action, number: int) -> list[Send]:
@@ -102,9 +103,22 @@ class Wires:
             self._put(message) for message in self._edges(direction, action, number, is_read=False)
         ]
 
+    def carried(self, action: Action, number: int) -> list[Carried] | None:
+        """What each put of a forward hands on; None where all hand on everything."""
+        graph = self._program.graph
+        along = self._edges(Direction.ACTIVATION, action, number, is_read=False)
+        edges = [graph.edges[one.edge] for one in along if one.edge < len(graph.edges)]
+        found = [Carried(e, self._carries.get(e), e in graph.fixed) for e in edges]
+        return found if any(one.names is not None or one.is_fixed for one in found) else None
+
     def forget(self) -> None:
         """Drop what a run that failed has left."""
         self._local.begin((), ())
+
+    def _take(self, message: Message) -> Receive:
+        if self._is_fixed(message):
+            return _nothing
+        return self._receiving.get(message) or self._local.receiver(*self._at_home(message))
 
     def _put(self, message: Message) -> Send:
         if not self._is_wanted(message):
@@ -161,7 +175,13 @@ class Wires:
         graph = self._program.graph
         if message.direction is Direction.ACTIVATION or message.edge >= len(graph.edges):
             return True
-        return graph.stages[graph.edges[message.edge][0]].is_learning
+        is_learning = graph.stages[graph.edges[message.edge][0]].is_learning
+        return is_learning and not self._is_fixed(message)
+
+    def _is_fixed(self, message: Message) -> bool:
+        graph = self._program.graph
+        is_back = message.direction is Direction.GRADIENT and message.edge < len(graph.edges)
+        return is_back and graph.edges[message.edge] in graph.fixed
 
     def _at_home(self, message: Message) -> tuple[Route, Shapes]:
         return Route(message, 0, 0, "what a stage returned", 0), self._shapes.of(message)
@@ -171,6 +191,11 @@ def numbers_of(action: Action) -> range:
     """The microbatches that an action covers."""
     assert action.microbatch is not None
     return range(action.microbatch, action.microbatch + action.span)
+
+
+def _nothing() -> Values:
+    """The gradient of what has none."""
+    return ()
 
 
 def _drop(values: Values) -> None:

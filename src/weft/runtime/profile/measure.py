@@ -15,7 +15,9 @@ from torch import Tensor, nn
 from weft.cost import Cost
 from weft.errors import InputError
 from weft.ir.program import Program
+from weft.lower import over
 from weft.runtime.batch import cut
+from weft.runtime.precision import precision_of
 from weft.runtime.profile.costs import Findings
 from weft.runtime.profile.found import Found, of_all_ranks
 from weft.runtime.profile.hops import hops
@@ -25,6 +27,7 @@ from weft.runtime.profile.sample import THOROUGH, Effort, Sample, StageValues, W
 from weft.runtime.profile.updates import updates
 from weft.runtime.ranks.blame import failure_of
 from weft.runtime.ranks.world import World, world_of
+from weft.runtime.split.stages import Stages
 
 LEAST, MOST = 1e-3, 1e-2  # seconds of a rest
 PATIENCE = 60.0  # seconds for all ranks to come
@@ -44,13 +47,16 @@ def profiled(
     """
     if len(stages) != program.stages:
         raise InputError(f"{len(stages)} modules for the {program.stages} stages of {program.name}")
+    stages = Stages.of(stages)
+    program = program if stages.graph is None else over(program, stages.graph)
     weights = (weight for stage in stages for weight in stage.parameters())
     device = next((weight.device for weight in weights), torch.device("cpu"))
     with _together(program, effort, device) as world:
         batch = cut([sample.batch], 1, "batch")[0].cloned().to(device)  # of a batch, only that
         sample = replace(sample, batch=batch.tree)
-        values = StageValues.through(stages, program.graph, batch)
-        messages = values.messages(program.graph)
+        precision = precision_of(sample.precision)
+        values = StageValues.through(stages, program.graph, batch, stages.carries, precision)
+        messages = values.messages(program.graph, stages.carries)
         held = {stage for device in world.devices for _, stage in program.placement.held[device]}
         own = {stage: stages[stage] for stage in sorted(held)}
         rounds = Rounds(own, program, sample, values.inputs, effort.kinds)
@@ -74,11 +80,12 @@ def profiled(
     return findings.cost(device=device, transport=world.carrier)
 
 
-def copies_of(stages: Sequence[nn.Module], own: Iterable[nn.Module]) -> list[nn.Module]:
+def copies_of(stages: Sequence[nn.Module], own: Iterable[nn.Module]) -> Stages:
     """Copies of all stages; those that are not our own share their weights with the originals."""
     mine = {id(one) for stage in own for one in _tensors(stage)}
     others = {id(one): one for stage in stages for one in _tensors(stage) if id(one) not in mine}
-    return copy.deepcopy([*stages], others)
+    given, made = Stages.of(stages), copy.deepcopy([*stages], others)
+    return given.with_modules(made)
 
 
 def _tensors(module: nn.Module) -> Iterator[Tensor]:

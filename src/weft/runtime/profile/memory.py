@@ -9,12 +9,14 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from weft.runtime.precision import Precision
+
 
 class SavedBytes:
     """Counts the bytes that autograd keeps, once each, without the weights."""
 
-    def __init__(self, module: nn.Module) -> None:
-        self._known = {weight.untyped_storage().data_ptr() for weight in module.parameters()}
+    def __init__(self, weights: Iterable[Tensor]) -> None:
+        self._known = {weight.untyped_storage().data_ptr() for weight in weights}
         self._alive: list[Tensor] = []
         self.size = 0
 
@@ -33,6 +35,13 @@ class SavedBytes:
 def size_of(tensors: Iterable[Tensor]) -> int:
     """Bytes of some tensors."""
     return sum(tensor.nbytes for tensor in tensors)
+
+
+def copied_bytes(module: nn.Module, precision: Precision) -> int:
+    """Bytes of the copies of weights that are computed with."""
+    types, named = precision.types_of(module), module.named_parameters()
+    copied = ((types[name], weight) for name, weight in named if name in types)
+    return sum(dtype.itemsize * w.numel() for dtype, w in copied if dtype != w.dtype)
 
 
 def gradient_bytes(module: nn.Module) -> int:

@@ -8,6 +8,7 @@ it and the action before is the host's: to hand on, to record, to receive.
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from torch import Tensor, nn
 
 from weft.ir.earliest import Seconds
 from weft.ir.program import Program
+from weft.lower import over
 from weft.runtime.pipeline import Pipeline
 from weft.runtime.profile.sample import Effort, StageValues, Watch
 from weft.runtime.suit import is_asynchronous
@@ -34,6 +36,7 @@ def overhead(
     """Seconds between two actions of a device, each of so long a rest; every rank calls this."""
     if not dist.is_initialized() or effort.transport == "loopback":
         return 0.0  # devices take turns in this process
+    program = over(program, replace(program.graph, fixed=frozenset()))  # what rests returns floats
     (data,) = values.inputs[0]
     device = next((leaf.device for leaf in data.leaves), torch.device("cpu"))
     stages = [

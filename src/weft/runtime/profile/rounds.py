@@ -22,6 +22,8 @@ from weft.ir.kinds import Kind
 from weft.ir.program import Program
 from weft.ir.versions import resident_versions
 from weft.runtime.batch import cut
+from weft.runtime.losses import LossShare, Parts
+from weft.runtime.precision import precision_of
 from weft.runtime.profile.found import Found
 from weft.runtime.profile.sample import Sample, Watch
 from weft.runtime.profile.trial import Trial, Way
@@ -52,6 +54,7 @@ class Rounds:
         kinds: frozenset[Kind],
     ) -> None:
         self._program, self._graph, self._sample = program, program.graph, sample
+        self._precision = precision_of(sample.precision)
         (self._target,) = cut([sample.target], 1, "target")
         weights = (weight for module in held.values() for weight in module.parameters())
         first = next(weights, None)
@@ -91,25 +94,32 @@ class Rounds:
         return timed
 
     def _stage(self, module: nn.Module, index: int, way: Way) -> Stage:
+        is_passing = bool(self._graph.successors[index])
         role = Role(
             index=index,
             is_first=not self._graph.predecessors[index],
             is_split=Kind.I in way,
-            loss=None if self._graph.successors[index] else self._loss,
+            loss=None if is_passing else self._loss,
             stashes=self._stashes(module, index),
             is_stashing=self._program.is_stashing,
+            precision=self._precision,
+            taken=self._precision.compute,
+            handed=self._precision.compute if is_passing else self._precision.judged,
         )
         return Stage(module, Draw(), role)
 
     def _stashes(self, module: nn.Module, index: int) -> list[Stash]:
         """As a run would have them."""
         is_learning = any(weight.requires_grad for weight in module.parameters())
-        if not is_asynchronous(self._program) or not is_learning:
+        types = self._precision.types_of(module)
+        if not (is_asynchronous(self._program) or types) or not is_learning:
             return []
-        return [Stash(module.named_parameters(), resident_versions(self._program)[index])]
+        copies = resident_versions(self._program)[index]
+        return [Stash(module.named_parameters(), copies, types=types)]
 
     def _loss(self, output: Any, _: int) -> Tensor:
-        return self._sample.loss(output, *self._target.arguments)
+        parts = Parts.of(self._sample.loss(output, *self._target.arguments))
+        return parts.weighted(LossShare(1.0, 1.0), output)
 
 
 @contextmanager

@@ -9,16 +9,19 @@ from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.optim import Optimizer
 
 from weft.ir.graph import Graph
 from weft.ir.kinds import Kind
 from weft.runtime.batch import Data
+from weft.runtime.losses import LossFunction
+from weft.runtime.precision import FULL, AskedPrecision, Precision, cast
 from weft.runtime.profile.memory import size_of
 from weft.runtime.ranks.carriers import Carrier
-from weft.runtime.stage.split import called
-from weft.runtime.stage.values import Value, plain
+from weft.runtime.stage.calling import called
+from weft.runtime.stage.cast import Cast
+from weft.runtime.stage.values import Carries, Value, plain
 
 MakeOptimizer: TypeAlias = Callable[[Iterable[tuple[str, nn.Parameter]]], Optimizer]
 Watch: TypeAlias = Callable[[str, float], None]  # what is measured, and the share of it that is
@@ -32,9 +35,10 @@ class Sample:
 
     batch: Data
     target: Data
-    loss: Callable[..., Tensor]
+    loss: LossFunction
     optimizer: MakeOptimizer | None = None
     clip: float | None = None
+    precision: AskedPrecision = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,23 +71,44 @@ class StageValues(NamedTuple):
     outputs: list[Value]
 
     @classmethod
-    def through(cls, stages: Sequence[nn.Module], graph: Graph, batch: Value) -> StageValues:
+    def through(
+        cls,
+        stages: Sequence[nn.Module],
+        graph: Graph,
+        batch: Value,
+        carries: Carries,
+        precision: Precision = FULL,
+    ) -> StageValues:
         """What a microbatch is on its way through copies of the stages."""
         values = cls([], [])
-        with torch.no_grad():
+        with torch.no_grad(), Cast.here(batch.leaves[0].device, precision).again():
             for index, stage in enumerate(stages):
-                before = [values.outputs[other] for other in graph.predecessors[index]]
+                before = [
+                    values.outputs[other].picked(carries.get((other, index)))
+                    for other in graph.predecessors[index]
+                ]
                 values.inputs.append(before or [batch])
                 if graph.successors[index]:
                     made = called(copy.deepcopy(stage), before or [batch])
                     values.outputs.append(Value.of(made, f"what stage {index} returns"))
                 else:
                     values.outputs.append(Value((), plain(0)))
-        return values
+        return values._in(precision.compute)
 
-    def messages(self, graph: Graph) -> tuple[float, ...]:
+    def _in(self, dtype: torch.dtype | None) -> StageValues:
+        """The same, in the type that passes between stages."""
+
+        def made(value: Value) -> Value:
+            return value.with_leaves(cast(leaf, dtype) for leaf in value.leaves)
+
+        return StageValues(
+            [[*map(made, given)] for given in self.inputs], [*map(made, self.outputs)]
+        )
+
+    def messages(self, graph: Graph, carries: Carries) -> tuple[float, ...]:
         """Bytes that cross each edge."""
-        return tuple(float(size_of(self.outputs[source].leaves)) for source, _ in graph.edges)
+        along = (self.outputs[edge[0]].picked(carries.get(edge)) for edge in graph.edges)
+        return tuple(float(size_of(value.leaves)) for value in along)
 
 
 def seconds(device: torch.device, call: Callable[[], object]) -> float:

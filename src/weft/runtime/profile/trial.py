@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import chain
 from typing import TypeAlias
 
 import torch
 from torch import Tensor
 
 from weft.ir.kinds import Kind
-from weft.runtime.profile.memory import SavedBytes, gradient_bytes, size_of
+from weft.runtime.profile.memory import SavedBytes, copied_bytes, gradient_bytes, size_of
 from weft.runtime.profile.sample import seconds
 from weft.runtime.stage.stage import Stage
 from weft.runtime.stage.values import Value
@@ -36,7 +37,8 @@ class Trial:
     def __init__(self, stage: Stage, way: Way, inputs: Sequence[Value], in_flight: int) -> None:
         self._stage, self._inputs, self._in_flight = stage, inputs, in_flight
         self._device = next((w.device for w in stage.module.parameters()), torch.device("cpu"))
-        kept = SavedBytes(stage.module)
+        copies = (stash.leaves(stash.newest).values() for stash in stage.role.stashes)
+        kept = SavedBytes(chain(stage.module.parameters(), *copies))
         self._forward = partial(
             stage.forward, is_divided=Kind.I in way, is_recomputed=Kind.R in way
         )
@@ -74,9 +76,9 @@ class Trial:
 
     def sizes(self) -> dict[str, float]:
         """Bytes by field of Memory, without the optimizer's."""
-        module = self._stage.module
+        module, precision = self._stage.module, self._stage.role.precision
         found = {
-            "weights": size_of(module.parameters()),
+            "weights": size_of(module.parameters()) + copied_bytes(module, precision),
             "gradients": gradient_bytes(module),
             "saved": self._saved,
             "inputs": size_of(leaf for value in self._inputs for leaf in value.leaves),

@@ -55,6 +55,7 @@ def updates(
         loss=sample.loss,
         optimizer=sample.optimizer,
         clip=sample.clip,
+        precision=sample.precision,
         nonfinite="ignore",
         deadline=None,  # stages may be slow
         transport=effort.transport,

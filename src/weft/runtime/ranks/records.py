@@ -26,6 +26,7 @@ class Record(IntEnum):
     HEADER = 8  # the layout of a message that comes otherwise
     NORMS = 9
     PARTED = 10  # the sender has let go of the receiver's memory
+    LAYOUT = 11  # of the batch of a run, for a rank that is given none
 
 
 def framed(record: Record, content: bytes = b"") -> bytes:

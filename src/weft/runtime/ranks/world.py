@@ -23,6 +23,7 @@ from weft.runtime.ranks.agreement import refuse_different
 from weft.runtime.ranks.blame import failure_of
 from weft.runtime.ranks.carriers import Carrier, Carriers, chosen
 from weft.runtime.ranks.clock import offset
+from weft.runtime.ranks.layouts import LayoutReports
 from weft.runtime.ranks.losses import LossReports
 from weft.runtime.ranks.mesh import Mesh
 from weft.runtime.ranks.rendezvous import meet
@@ -41,6 +42,7 @@ class World(Protocol):
     carrier: str  # the transport that was chosen, by name
     transport: Transport
     losses: LossReports
+    layouts: LayoutReports
     norms: Norms
     offset: float  # what to add to this process's clock to have that of device 0
 
@@ -57,7 +59,7 @@ class World(Protocol):
         """Start a run in which no wait is longer; refuse it after a failure.
 
         To a run that is called the first of its kind all processes come within the deadline; then
-        waits may take as long as `patience` allows, as some of them may compile or load kernels.
+        waits may take as long as `patience` allows, as some of them may load weights or compile.
         """
 
     def end(self) -> None:
@@ -78,6 +80,7 @@ class Alone:
         self.carrier = "loopback"
         self.transport: Transport = Loopback()
         self.losses = LossReports(None, ())
+        self.layouts = LayoutReports(None)
         self.norms = Norms(None)
         self.offset = 0.0
 
@@ -143,6 +146,7 @@ class Ranks:
             self.transport = carriers.transport(found)
             self._readouts = Readouts(met.mesh.watch, is_watched=True)
             self.losses = LossReports(met.mesh, _last_devices(program), self._readouts)
+            self.layouts = LayoutReports(met.mesh)
             self.norms = Norms(met.mesh, self._readouts)
             self.offset = 0.0 if met.is_one_clock else offset(met.mesh)
 
@@ -172,8 +176,8 @@ class Ranks:
             refuse_different(self.gather(first.encode(), f"the {first}"), "first runs")
             self._mesh.deadline = self._patience
             self._mesh.occasion = (
-                f" of the {first}, in which kernels are loaded and may be compiled;"
-                f" first_deadline= allows for more"
+                f" of the {first}, in which kernels are loaded and may be compiled, or weights are"
+                f" read; first_deadline= allows for more"
             )
 
     def end(self) -> None:

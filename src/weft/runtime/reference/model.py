@@ -6,8 +6,8 @@ that several stages read are added in the order of the edges, as they are where 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import reduce
 from typing import Any, NamedTuple
 
@@ -15,13 +15,15 @@ import torch
 from torch import Tensor, nn
 
 from weft.ir.graph import Graph
+from weft.runtime.losses import LossFunction, LossShare, Parts
+from weft.runtime.precision import Precision
 from weft.runtime.reference.weights import ByUse
+from weft.runtime.stage.calling import called, names_of
 from weft.runtime.stage.keyed import KeyedModules
 from weft.runtime.stage.randomness import Draw
 from weft.runtime.stage.seeds import Drawn
-from weft.runtime.stage.split import called, names_of
 from weft.runtime.stage.swap import Slots
-from weft.runtime.stage.values import Value
+from weft.runtime.stage.values import Carries, Value
 
 
 class Microbatch(NamedTuple):
@@ -30,7 +32,7 @@ class Microbatch(NamedTuple):
     number: int
     inputs: Value
     target: Value
-    share: float
+    share: LossShare
 
 
 class WholeModel:
@@ -40,13 +42,14 @@ class WholeModel:
         self,
         stages: Sequence[nn.Module],
         graph: Graph,
-        loss: Callable[..., Tensor],
+        loss: LossFunction,
         *,
+        carries: Carries,
         seed: int,
-        precision: torch.dtype | None,
+        precision: Precision,
     ) -> None:
         self.stages, self.graph, self._loss, self._precision = stages, graph, loss, precision
-        self.draw = Draw(seed)
+        self.carries, self.draw = carries, Draw(seed)
         KeyedModules(
             [(names_of(stage, index), stage) for index, stage in enumerate(stages)], self.draw
         )
@@ -54,9 +57,9 @@ class WholeModel:
         self.device = next((weight.device for weight in weights), torch.device("cpu"))
         self._slots = [*map(Slots, stages)]
 
-    def drawing(self, one: Microbatch) -> AbstractContextManager[Drawn]:
-        """Where a forward of a microbatch draws what it draws anywhere."""
-        return self.draw.forward(one.number, device=self.device)
+    def running(self, one: Microbatch) -> AbstractContextManager[Drawn]:
+        """Where a microbatch runs forward: it draws what it draws anywhere, and torch may cast."""
+        return _both(self.draw.forward(one.number, device=self.device), self._casting())
 
     def output(self, one: Microbatch, leaves: ByUse) -> Any:
         """What the last stage returns for a microbatch, all stages in one graph."""
@@ -68,7 +71,7 @@ class WholeModel:
             if readers:
                 value = self.returned(index, out)
                 for reader, copy in zip(readers, _handed(value, len(readers)), strict=True):
-                    values[index, reader] = copy
+                    values[index, reader] = copy.picked(self.carries.get((index, reader)))
         return out
 
     def called(
@@ -79,8 +82,7 @@ class WholeModel:
         buffers: Mapping[str, Tensor] | None = None,
     ) -> Any:
         """What one stage returns, computed with these leaves, and buffers in place of its own."""
-        if self._precision is not None:
-            given = [value.with_leaves(map(self._cast, value.leaves)) for value in given]
+        given = [_cast(value, self._precision.compute) for value in given]
         held = {**_swapped(leaves, index), **(buffers or {})}
         with self._slots[index].holding(held):
             return called(self.stages[index], given)
@@ -88,10 +90,17 @@ class WholeModel:
     def loss(self, output: Any, one: Microbatch) -> Tensor:
         """What a microbatch adds to the loss of its step."""
         self.draw.enter_loss()
-        return self._loss(output, *self.copied(one.target).arguments) * one.share
+        if self._precision.judged is not None:
+            value = Value.of(output, "what the last stage returns")
+            output = _cast(value, self._precision.judged).tree
+        parts = Parts.of(self._loss(output, *self.copied(one.target).arguments))
+        return parts.weighted(one.share, output)
 
     def returned(self, index: int, out: Any) -> Value:
-        return Value.of(out, f"what stage {index} returns")
+        """What a stage hands to others, or the loss of the last one."""
+        value = Value.of(out, f"what stage {index} returns")
+        is_read = bool(self.graph.successors[index])
+        return _cast(value, self._precision.compute) if is_read else value
 
     def copied(self, value: Value) -> Value:
         """Data that a stage may change in place."""
@@ -105,8 +114,24 @@ class WholeModel:
                 stack.enter_context(slots.holding(_swapped(leaves, index)))
             yield
 
-    def _cast(self, leaf: Tensor) -> Tensor:
-        return leaf.to(self._precision) if leaf.is_floating_point() else leaf
+    def _casting(self) -> AbstractContextManager[object]:
+        dtype = self._precision.autocast
+        return nullcontext() if dtype is None else torch.autocast(self.device.type, dtype)
+
+
+@contextmanager
+def _both(
+    drawing: AbstractContextManager[Drawn], casting: AbstractContextManager[object]
+) -> Iterator[Drawn]:
+    with drawing as drawn, casting:
+        yield drawn
+
+
+def _cast(value: Value, dtype: torch.dtype | None) -> Value:
+    """A value whose tensors of floating point have a type; None leaves them as they are."""
+    if dtype is None:
+        return value
+    return value.with_leaves(x.to(dtype) if x.is_floating_point() else x for x in value.leaves)
 
 
 def _swapped(leaves: ByUse, stage: int) -> dict[str, Tensor]:

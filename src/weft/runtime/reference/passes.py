@@ -18,9 +18,9 @@ from torch.autograd.graph import saved_tensors_hooks
 
 from weft.runtime.reference.model import Microbatch, WholeModel, added
 from weft.runtime.reference.weights import ByUse
-from weft.runtime.stage.cast import without_autocast
+from weft.runtime.stage.cast import cast_from, without_autocast
 from weft.runtime.stage.deferred import hooked
-from weft.runtime.stage.values import Value, contiguous
+from weft.runtime.stage.values import Structure, Value, contiguous, spread
 
 
 class PassWeights(NamedTuple):
@@ -35,10 +35,10 @@ def in_one_graph(
 ) -> tuple[Tensor, ByUse]:
     """The loss of a microbatch, and its gradients, enlarged by the scale."""
     leaves = weights.forward
-    with _swapping(*weights), model.drawing(one) as drawn:
+    with _swapping(*weights), model.running(one) as drawn:
         loss = model.loss(model.output(one, leaves), one)
     with model.draw.backward(drawn), without_autocast(model.device), model.holding(leaves):
-        gradients = _collected(leaves, [(loss * scale, None)]) if loss.requires_grad else {}
+        gradients = collected(leaves, [(loss * scale, None)]) if loss.requires_grad else {}
     return loss.detach(), gradients
 
 
@@ -72,28 +72,33 @@ class _StageByStage:
         self._is_recomputed = is_recomputed
         self._given: list[list[Value]] = []  # by stage
         self._buffers: list[dict[str, Tensor]] = []  # by stage, as its forward found them
-        self._gradients: dict[tuple[int, int], list[Tensor | None]] = {}  # by edge
+        self._returned: dict[int, Structure] = {}  # by stage
+        self._gradients: dict[tuple[int, int], Sequence[Tensor | None]] = {}  # by edge
 
     def forward(self) -> Tensor:
         """The loss; every stage from values without a history, which its backward starts from."""
         model, values = self._model, dict[int, Value]()
         out: Any = None
-        with model.drawing(self._one):
+        with model.running(self._one):
             for index, stage in enumerate(model.stages):
-                given = [values[other] for other in model.graph.predecessors[index]]
+                given = [
+                    values[other].picked(model.carries.get((other, index)))
+                    for other in model.graph.predecessors[index]
+                ]
                 self._given.append(given or [model.copied(self._one.inputs)])
                 self._buffers.append({n: b.clone() for n, b in stage.named_buffers()})
                 out = self._called(index, self._weights.forward)
                 if model.graph.successors[index]:
-                    values[index] = _apart(model.returned(index, out).cloned())
+                    values[index] = apart(model.returned(index, out).cloned())
+                    self._returned[index] = values[index].structure
             return model.loss(out, self._one).detach()
 
     def backward(self, index: int, scale: float) -> ByUse:
         """The gradients of the weights of one stage; those of its inputs wait for other stages."""
         model, is_again = self._model, self._is_recomputed(index)
         leaves = self._weights.backward if is_again else self._weights.forward
-        given = self._given[index] = [_apart(value) for value in self._given[index]]
-        with nullcontext() if is_again else _swapping(*self._weights), model.drawing(self._one):
+        given = self._given[index] = [apart(value) for value in self._given[index]]
+        with nullcontext() if is_again else _swapping(*self._weights), model.running(self._one):
             out = self._called(index, leaves, self._buffers[index])
             if not model.graph.successors[index]:
                 out = model.loss(out, self._one) * scale
@@ -102,10 +107,11 @@ class _StageByStage:
         wanted = [(out, g) for out, g in pairs if out.requires_grad and g is not None]
         mine = {use: leaf for use, leaf in leaves.items() if use.stage == index}
         with without_autocast(model.device):
-            found = _collected(mine, wanted) if wanted else {}
+            found = collected(mine, wanted) if wanted else {}
         for other, value in zip(model.graph.predecessors[index], given, strict=False):
             passed = [None if leaf.grad is None else contiguous(leaf.grad) for leaf in value.leaves]
-            self._gradients[other, index] = passed
+            names = model.carries.get((other, index))
+            self._gradients[other, index] = spread(passed, self._returned[other], names)
         return found
 
     def _called(self, index: int, leaves: ByUse, buffers: dict[str, Tensor] | None = None) -> Any:
@@ -121,14 +127,14 @@ class _StageByStage:
         return [added(parts) for parts in zip(*each, strict=True)]
 
 
-def _apart(value: Value) -> Value:
+def apart(value: Value) -> Value:
     """A value without its history, which collects gradients where it had one."""
     return value.with_leaves(
         contiguous(leaf).requires_grad_(leaf.requires_grad) for leaf in value.leaves
     )
 
 
-def _collected(leaves: ByUse, roots: Sequence[tuple[Tensor, Tensor | None]]) -> ByUse:
+def collected(leaves: ByUse, roots: Sequence[tuple[Tensor, Tensor | None]]) -> ByUse:
     """What a backward from these gradients gives each leaf, as hooks of its weight leave it."""
     with _alone(leaves.values()):
         torch.autograd.backward([root for root, _ in roots], [gradient for _, gradient in roots])
@@ -168,9 +174,11 @@ def _swapping(leaves: ByUse, others: ByUse) -> AbstractContextManager[object]:
     later = {leaf.untyped_storage().data_ptr(): others[use] for use, leaf in leaves.items()}
 
     def pack(saved: Tensor) -> Tensor:
-        weight = later.get(saved.untyped_storage().data_ptr())
+        leaf = cast_from(saved)  # under autocast
+        weight = later.get((saved if leaf is None else leaf).untyped_storage().data_ptr())
         if weight is None:
             return saved
-        return weight.detach().as_strided(saved.size(), saved.stride(), saved.storage_offset())
+        found = weight.detach().to(saved.dtype)
+        return found.as_strided(saved.size(), saved.stride(), saved.storage_offset())
 
     return saved_tensors_hooks(pack, lambda saved: saved)

@@ -1,19 +1,21 @@
 """The reference: what training by a program means, in one process, with no pipeline at all.
 
     for each update t
-        for each microbatch i: loss = weight * loss(model(batch), target), and its gradient, with
+        for each microbatch i: loss = share * loss(model(batch), target), and its gradient, with
             stage s as it was after version(t, i, s) updates
         for each stage and pipe: gradients added in the order of the program's B or W actions
         pipes summed in order, then the stages that share a weight
         clipping by the norm of each group of stages; a step of each stage's optimizer
 
 Every program must give the same losses and weights, bit for bit, as long as its stages run the
-same kernels. Shares nothing with what runs programs but the definition of what is drawn.
+same kernels. Shares nothing with what runs programs but the definitions of what is drawn, and of
+what weights start from.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 
 import torch
@@ -24,13 +26,21 @@ from torch.optim.lr_scheduler import LRScheduler
 from weft.errors import InputError
 from weft.ir.graph import Graph
 from weft.ir.program import Program
-from weft.runtime.batch import Data, cut, weights_of
+from weft.runtime.batch import Data, cut
+from weft.runtime.device.place import place_of, real
+from weft.runtime.initial.blueprint import Blueprint, GivenStages
+from weft.runtime.initial.building import Builder
+from weft.runtime.initial.checkpoint import Initial
+from weft.runtime.losses import LossFunction, shares_of
+from weft.runtime.precision import AskedPrecision, precision_of
 from weft.runtime.reference.model import Microbatch, WholeModel
 from weft.runtime.reference.passes import PassWeights, in_one_graph, stage_by_stage
 from weft.runtime.reference.sums import Sums
 from weft.runtime.reference.updates import Scales, UpdateOptions, Updates
 from weft.runtime.reference.versions import Method, Version, method_of, restarted
 from weft.runtime.reference.weights import ByUse, History, uses_of
+from weft.runtime.reference.whole import BatchPass
+from weft.runtime.split.stages import Stages, loss_for
 from weft.runtime.weights.options import NamedParameters, Nonfinite, Staleness
 from weft.runtime.weights.scaling import Scale
 
@@ -38,16 +48,22 @@ from weft.runtime.weights.scaling import Scale
 class Reference:
     """The same results as a `Pipeline`, one microbatch after the other.
 
+    stages     as a pipeline takes them; all are made here
+    initial    where weights come from, as for a pipeline
     program    what is trained by: a program, or a method, which says the same without devices
-    loss       loss(output, target) of a microbatch; the step's loss is their weighted sum
+    loss       loss(output, target) of a microbatch; the step's loss is their weighted sum, by valid
+               targets where the loss has a method `count(target)`; see `weft.runtime.losses`;
+               the model's own where none is given and the stages have one
     optimizer  makes the optimizer of one stage from its named parameters; without one, gradients
                are the user's
     scheduler  makes the learning-rate scheduler of an optimizer; steps once for each update
     clip       the largest norm of the gradients of each group of stages
     groups     stages that share a norm; all of them do unless given
     staleness  what is done about stale weights
-    precision  what stages compute with, where that is not the type of the weights
-    scale      losses are enlarged by it, for half precision; a number never changes
+    precision  "bf16" or "fp16": stages compute with copies of that type, while optimizers change
+               the weights as they are; "autocast": torch casts, as in `torch.autocast`; or the
+               type itself
+    scale      losses are enlarged by it; a number never changes; for fp16, `Scale()` unless given
     seed       of everything random; see `weft.runtime.stage.randomness`
     nonfinite  what to do when a loss or a norm is not finite: stop with an error, skip the update,
                or ignore it
@@ -55,29 +71,42 @@ class Reference:
 
     def __init__(
         self,
-        stages: Sequence[nn.Module],
+        stages: GivenStages,
         program: Program | Method,
         *,
-        loss: Callable[..., Tensor],
+        initial: Initial | None = None,
+        loss: LossFunction | None = None,
         optimizer: Callable[[NamedParameters], Optimizer] | None = None,
         scheduler: Callable[[Optimizer], LRScheduler] | None = None,
         clip: float | None = None,
         groups: Sequence[Sequence[int]] | None = None,
         staleness: Staleness | None = None,
-        precision: torch.dtype | None = None,
+        precision: AskedPrecision = None,
         scale: Scale | float | None = None,
         seed: int = 0,
         nonfinite: Nonfinite = "stop",
+        whole_batch: bool = False,
     ) -> None:
-        method = _method(program, len(stages))
+        blueprint = Blueprint.of(stages, initial)
+        method = _method(program, blueprint.stages)
+        if whole_batch:
+            method = replace(method, graph=_ending_whole(method.graph or Graph.chain(len(stages))))
         _check(method, staleness, has_optimizer=optimizer is not None)
         stale = staleness or Staleness()
         # each of the first updates is synchronous: the first one of a run that starts there
         self._method = restarted(range(stale.warmup + 1), method) if stale.warmup else method
-        self._temper, uses = stale.temper, uses_of(stages)
+        made = _made(blueprint, seed)
+        loss = self._loss = loss_for(blueprint.stages, loss)
+        self._temper, uses = stale.temper, uses_of(made)
         graph = method.graph or Graph.chain(len(stages))
-        self._model = WholeModel(stages, graph, loss, seed=seed, precision=precision)
-        self._history = History(uses, stale, precision, is_kept=not method.is_synchronous)
+        computed = precision_of(precision)
+        computed.check(made)
+        scale = computed.scale if scale is None else scale
+        self._model = WholeModel(
+            made, graph, loss, carries=blueprint.stages.carries, seed=seed, precision=computed
+        )
+        types = [*map(computed.types_of, made)]
+        self._history = History(uses, stale, types, is_kept=not method.is_synchronous)
         self._sums = Sums(uses, method.pipe_of or (0,) * method.microbatches)
         options = UpdateOptions(
             optimizer,
@@ -116,9 +145,9 @@ class Reference:
         """
         scale = self._scales.after(min(self._oldest, self.updates))
         microbatches = self._cut(batch, target, weights)
-        losses, gradients = zip(*(self._passed(one, scale) for one in microbatches), strict=True)
+        losses, gradients = self._all_passed(microbatches, scale)
         self._model.draw.step += 1
-        total = torch.stack(losses).cpu().sum()  # in the order of a host, on any device
+        total = torch.stack([*losses]).cpu().sum()  # in the order of a host, on any device
         self._losses.append(total)
         self._sums.add(gradients, partial(self._method.added, self.updates), scale)
         self._sums.hand_over()
@@ -134,8 +163,18 @@ class Reference:
     def _cut(self, batch: Data, target: Data, weights: Sequence[float] | None) -> list[Microbatch]:
         count = self._method.microbatches
         inputs, targets = cut(batch, count, "batch"), cut(target, count, "target")
-        shares = weights_of(weights, count)
+        shares = shares_of(self._loss, targets, weights)
         return [*map(Microbatch, range(count), inputs, targets, shares)]
+
+    def _all_passed(
+        self, microbatches: Sequence[Microbatch], scale: float
+    ) -> tuple[Sequence[Tensor], Sequence[ByUse]]:
+        """The loss and the gradients of each microbatch."""
+        if any(stage.is_whole_batch for stage in self._model.graph.stages):
+            leaves = self._leaves(self._method.version, 0)
+            return BatchPass(self._model, microbatches, leaves).run(scale)
+        losses, gradients = zip(*(self._passed(one, scale) for one in microbatches), strict=True)
+        return losses, gradients
 
     def _passed(self, one: Microbatch, scale: float) -> tuple[Tensor, ByUse]:
         """The loss of a microbatch and its gradients, by the weights that the method has for it."""
@@ -177,11 +216,25 @@ class Reference:
         self._history.forget(min(self._oldest, self.updates - len(self._model.stages)) - 1)
 
 
-def _method(program: Program | Method, stages: int) -> Method:
+def _made(blueprint: Blueprint, seed: int) -> list[nn.Module]:
+    """All stages of a model; what functions make is where the others are."""
+    stages = blueprint.stages
+    held = range(len(stages))
+    device = place_of(stages, [one for one in held if one not in blueprint.functions])
+    return Builder(blueprint, real(device), seed).built(stages, held)
+
+
+def _method(program: Program | Method, stages: Stages) -> Method:
     method = program if isinstance(program, Method) else method_of(program)
-    if method.graph is not None and len(method.graph) != stages:
-        raise InputError(f"{stages} modules for a program of {len(method.graph)} stages")
-    return method
+    if method.graph is not None and len(method.graph) != len(stages):
+        raise InputError(f"{len(stages)} modules for a program of {len(method.graph)} stages")
+    return method if stages.graph is None else replace(method, graph=stages.graph)
+
+
+def _ending_whole(graph: Graph) -> Graph:
+    """The same with a last stage that takes the whole batch."""
+    *others, last = graph.stages
+    return replace(graph, stages=(*others, replace(last, is_whole_batch=True)))
 
 
 def _check(method: Method, staleness: Staleness | None, *, has_optimizer: bool) -> None:

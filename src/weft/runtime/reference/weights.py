@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -45,24 +45,34 @@ class History:
 
     Older versions than the newest are kept if they are ever asked for, and moved to where the
     newest will be, if that is asked for: every update is expected to be like the last one.
+    `types` are those that each stage computes with, by name, where a precision asks for others.
     """
 
     def __init__(
         self,
         uses: Sequence[Use],
         stale: Staleness,
-        precision: torch.dtype | None,
+        types: Sequence[Mapping[str, torch.dtype]],
         *,
         is_kept: bool,
     ) -> None:
-        self._uses, self._stale, self._precision, self._is_kept = uses, stale, precision, is_kept
+        self._uses, self._stale, self._types, self._is_kept = uses, stale, types, is_kept
         self._older: dict[int, dict[nn.Parameter, Tensor]] = {}
         self.newest = 0
 
     def leaves(self, version: Callable[[int], int]) -> ByUse:
-        """What every stage computes with, of what learns: a tied weight is as its home has it."""
-        learning = [use for use in self._uses if use.weight.requires_grad]
-        return {use: self._leaf(use, version(use.home)) for use in learning}
+        """What every stage computes with, but for frozen weights of their own types.
+
+        A tied weight is as its home has it.
+        """
+        found = [use for use in self._uses if use.weight.requires_grad or self._is_cast(use)]
+        return {use: self._leaf(use, version(use.home)) for use in found}
+
+    def _is_cast(self, use: Use) -> bool:
+        return self._type(use) != use.weight.dtype
+
+    def _type(self, use: Use) -> torch.dtype:
+        return self._types[use.stage].get(use.name, use.weight.dtype)
 
     def _leaf(self, use: Use, version: int) -> Tensor:
         """The weight itself where nothing stands against it, so that modules find what they have.
@@ -70,9 +80,10 @@ class History:
         Else a leaf of its own: the same weight in another stage has another gradient.
         """
         value = self._value(use, version)
-        if self._precision is not None:
-            value = value.detach().to(self._precision)
-        return value if value is use.weight and use.is_home else value.detach().requires_grad_()
+        if value is use.weight and use.is_home and not self._is_cast(use):
+            return value
+        leaf = value.detach().to(self._type(use))
+        return leaf.requires_grad_(use.weight.requires_grad)
 
     def _value(self, use: Use, version: int) -> Tensor:
         if version == self.newest:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -11,6 +11,7 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from weft.errors import InputError
 from weft.runtime.device.accelerator import onto
+from weft.runtime.precision import cast
 from weft.runtime.stage.graphs import Root
 from weft.runtime.stage.role import Role
 from weft.runtime.stage.saved import Saved
@@ -25,7 +26,8 @@ class Borders:
 
     def __init__(self, module: nn.Module, role: Role, device: torch.device) -> None:
         self._module, self._weights, self._device = module, [*module.parameters()], device
-        self._role, self._dtype, self._is_learning = role, role.dtype, not role.is_first
+        self._role, self._is_learning = role, not role.is_first
+        self._sent = role.handed if role.loss is None else None
 
     # in
 
@@ -43,9 +45,10 @@ class Borders:
         return leaf
 
     def here(self, value: Tensor) -> Tensor:
-        """A tensor on the device of this stage's weights, of the type that it computes with."""
-        if self._dtype is not None and value.is_floating_point():
-            return value.to(self._device, self._dtype)
+        """An input on the device of this stage's weights, of the type that it computes with."""
+        return cast(self._near(value), self._role.taken)
+
+    def _near(self, value: Tensor) -> Tensor:
         return value if value.device == self._device else onto(value, self._device)
 
     # out
@@ -63,9 +66,20 @@ class Borders:
                 f" {disturbed_by} changes it in place or differentiates by it, or may do so,"
                 f" where torch calls hooks in another way; return a copy of it (.clone())"
             )
-        found = contiguous(value)
+        plain = contiguous(value)
+        found = cast(plain, self._sent)
+        if found is not plain:
+            return found
         is_new = value.grad_fn is not None and value._base is None
         return found if is_new or not self._is_own(found) else found.clone()
+
+    def judged(self, output: Any) -> Any:
+        """What the last stage returns, as the loss gets it."""
+        dtype = self._role.handed
+        if dtype is None:
+            return output
+        value = Value.of(output, f"what stage {self._role.index} returns")
+        return value.with_leaves(cast(leaf, dtype) for leaf in value.leaves).tree
 
     def _is_own(self, value: Tensor) -> bool:
         place = value.untyped_storage().data_ptr()
@@ -87,7 +101,7 @@ class Borders:
         for value, grad in zip(outputs, gradients, strict=True):
             if grad is not None and (type(value) is GradientEdge or value.requires_grad):  # type: ignore[union-attr]
                 roots.append(value)
-                grads.append(self.here(grad))
+                grads.append(self._near(grad))  # torch casts it to the type of the value
         return roots, grads
 
 

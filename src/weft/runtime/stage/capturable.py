@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_pre_hook
 
 from weft.errors import InputError
+from weft.runtime.stage.cast import Cast
 from weft.runtime.stage.keyed import KeyedModule
 
 PLAIN = (bool, int, float, str)  # types of attributes by which a module may compute differently
@@ -22,7 +23,7 @@ HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_p
 OFF = "or leave graphs off"
 
 
-def refuse_python(module: nn.Module, stage: int, device: torch.device) -> None:
+def refuse_python(module: nn.Module, stage: int, cast: Cast) -> None:
     """Refuse what runs in Python at every call of a stage, or draws from its own generator."""
     for name, one in module.named_modules():
         if any(not _is_ours(hook) for hook in _hooks(one)):
@@ -42,10 +43,10 @@ def refuse_python(module: nn.Module, stage: int, device: torch.device) -> None:
                 f"stage {stage}, weight {name} has a hook, which would not run when a CUDA graph is"
                 f" replayed; change gradients in the optimizer, {OFF}"
             )
-    if torch.is_autocast_enabled(device.type):
+    if cast.dtype is not None:
         raise InputError(
             f"stage {stage} runs under autocast, which keeps casts of weights from one microbatch"
-            f" to the next, and CUDA graphs cannot; give precision= instead, {OFF}"
+            f" to the next, and CUDA graphs cannot; give precision='bf16' instead, {OFF}"
         )
 
 

@@ -7,25 +7,32 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor
+
+from weft.runtime.precision import FULL, Precision
 
 
 class Cast(NamedTuple):
-    """How autocast was set when a forward ran; it runs again so."""
+    """How autocast is set when a forward runs; it runs again so."""
 
     device: str
     dtype: torch.dtype | None
 
     @classmethod
-    def here(cls, device: torch.device) -> Cast:
-        kind = device.type
-        is_cast = torch.is_autocast_enabled(kind)
-        return cls(kind, torch.get_autocast_dtype(kind) if is_cast else None)
+    def here(cls, device: torch.device, precision: Precision = FULL) -> Cast:
+        """As a precision has it, or else the user, around the step."""
+        return cls(device.type, precision.autocast or _set(device.type))
 
     def again(self) -> AbstractContextManager[Any]:
-        is_cast = torch.is_autocast_enabled(self.device)
-        if self.dtype is None:
-            return torch.autocast(self.device, enabled=False) if is_cast else nullcontext()
-        return nullcontext() if is_cast else torch.autocast(self.device, self.dtype)
+        """Where a forward runs."""
+        if self.dtype == _set(self.device):
+            return nullcontext()
+        return torch.autocast(self.device, self.dtype, enabled=self.dtype is not None)
+
+
+def _set(device: str) -> torch.dtype | None:
+    """What torch casts to at the moment, if it does."""
+    return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
 
 
 def without_autocast(device: torch.device) -> AbstractContextManager[Any]:
@@ -45,3 +52,13 @@ def without_graph() -> Iterator[None]:
             yield
     finally:
         torch.set_autocast_cache_enabled(is_cached)
+
+
+def cast_from(saved: Tensor) -> Tensor | None:
+    """The leaf that torch has cast to what autograd saves here, or to what that is a view of."""
+    whole = saved if saved._base is None else saved._base
+    node: Any = whole.grad_fn
+    if node is None or node.name() != "ToCopyBackward0":
+        return None
+    leaf: Tensor | None = getattr(node.next_functions[0][0], "variable", None)
+    return leaf

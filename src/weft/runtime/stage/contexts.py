@@ -63,9 +63,11 @@ class Contexts:
             if self._is_drawing
             else NOTHING
         )
-        if not swap and cast is None and not self._is_watched:
+        precision = self._role.precision
+        is_cast = cast is not None or precision.autocast is not None
+        if not swap and not is_cast and not self._is_watched:
             return drawing
-        cast = cast or Cast.here(self._device)
+        cast = cast or Cast.here(self._device, precision)
         watched = Undrawn(self._role.index) if self._is_watched else NOTHING
         return _together(drawing, watched, cast.again(), self._slots.holding(swap))
 
@@ -85,8 +87,14 @@ class Contexts:
         if self._versioned.is_following:
             kinds.append(self._without_forwards())
         elif self._versioned:
-            kinds.append(self._slots.holding(self._versioned.leaves(saved.versions)))
+            kinds.append(self.weights(saved))
         return _together(NOTHING, *kinds)
+
+    def weights(self, saved: Saved) -> AbstractContextManager[object]:
+        """Where weight gradients are computed: by the weights of the forward."""
+        if not self._versioned:
+            return NOTHING
+        return self._slots.holding(self._versioned.leaves(saved.versions))
 
     @contextmanager
     def _without_forwards(self) -> Iterator[None]:

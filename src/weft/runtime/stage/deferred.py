@@ -37,9 +37,13 @@ class Divided(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """A layer at work: its forward and the halves of its backward."""
+    """A layer at work: its forward, the halves of its backward, and the weights that learn by it.
+
+    It may compute with copies or versions of these.
+    """
 
     module: nn.Module
+    weights: tuple[nn.Parameter, ...]
     forward: Callable[..., Tensor]
     input_grad: Callable[[Tensor, Tensor], Tensor]
     weight_grad: Callable[[Tensor, Tensor], WeightGradients]
@@ -53,23 +57,18 @@ class Layer:
             own = None
         if own is not None or is_compiled(module):
             return None
+        weights = tuple(module.parameters())
         if type(module) is nn.Linear:
             passed, own = partial(_linear_input_grad, module), partial(_linear_weight_grad, module)
-            return cls(module, module.forward, passed, own)
+            return cls(module, weights, module.forward, passed, own)
         if isinstance(module, Divided):
-            return cls(module, module.forward, module.input_grad, module.weight_grad)
+            return cls(module, weights, module.forward, module.input_grad, module.weight_grad)
         return None
 
     def is_view(self, value: Tensor) -> bool:
         """Whether torch makes the output of a linear layer a view of rows, as hooks can see."""
         is_linear = type(self.module) is nn.Linear and self.module.bias is not None
         return is_linear and value.dim() == 3 and value.is_contiguous() and value.numel() > 0
-
-    @property
-    def weights(self) -> list[nn.Parameter]:
-        if type(self.module) is nn.Linear:  # as often as it is called
-            return [weight for weight in self.module._parameters.values() if weight is not None]
-        return [*self.module.parameters()]
 
     def is_deferrable(self, value: Tensor, whole: set[int]) -> bool:
         """Whether its weights' gradients can come later, and something learns by them.

@@ -21,6 +21,7 @@ from typing import Protocol, TypeAlias
 from torch import Tensor, nn
 
 from weft.errors import WeftError
+from weft.runtime.losses import LossShare
 from weft.runtime.stage import capturable
 from weft.runtime.stage.borders import Gradients, Passed
 from weft.runtime.stage.captures import Capturer
@@ -38,7 +39,7 @@ from weft.runtime.stage.versioned import StashVersions
 
 MOST_SIGNATURES = 8  # of inputs that are captured; others run as in any stage
 
-Judged: TypeAlias = tuple[Value, float, float | None]  # by its target, weight and scale
+Judged: TypeAlias = tuple[Value, LossShare, float | None]  # by its target, share and scale
 
 
 class Judge(Protocol):
@@ -48,7 +49,7 @@ class Judge(Protocol):
         """What a microbatch is judged by."""
 
     def begin(
-        self, number: int, target: Value, weight: float, scale: Callable[[], float] | None = None
+        self, number: int, target: Value, share: LossShare, scale: Callable[[], float] | None = None
     ) -> None:
         """Let a microbatch be judged by these."""
 
@@ -56,7 +57,7 @@ class Judge(Protocol):
 class Graphed(Stage):
     """One copy of one stage, captured by signature of its inputs.
 
-    judge          on the last stage: its loss, with the target, weight and scale of a microbatch
+    judge          on the last stage: its loss, with the target, share and scale of a microbatch
     ends_at_input  whether a microbatch ends with the gradients of its inputs: no weight learns
     """
 
@@ -163,7 +164,7 @@ class Graphed(Stage):
     def _look(self) -> None:
         """See what the module is like in this step; what was captured of another is of no use."""
         self._is_looked_at = True
-        capturable.refuse_python(self.module, self.index, self._device)
+        capturable.refuse_python(self.module, self.index, self._cast())
         way = capturable.way_of(self.module)
         if way != self._way:
             self._way = way
@@ -275,11 +276,11 @@ class Graphed(Stage):
         for value in values:
             inputs.append(value.with_leaves([next(leaves) for _ in value.leaves]))
         if judged is not None and self._judge is not None:
-            target, weight, scale = judged
+            target, share, scale = judged
             self._judge.begin(
                 microbatch,
                 target.with_leaves(leaves),
-                weight,
+                share,
                 None if scale is None else lambda: scale,
             )
         generators = dict(zip(frame.signature.stretches, frame.generators, strict=True))

@@ -8,10 +8,10 @@ from typing import Any
 import torch
 from torch import nn
 
+from weft.runtime.stage.calling import Absent, Piece, Segment, Slice
 from weft.runtime.stage.modules import entered, is_compiled
 from weft.runtime.stage.randomness import Draw
 from weft.runtime.stage.seeds import ROOT, Call, Drawn, Stretch, digest, mixed, word_of
-from weft.runtime.stage.split import Segment, Slice
 
 DRAWING = (  # of torch's own modules; of all others none draws
     nn.modules.dropout._DropoutNd,
@@ -167,6 +167,9 @@ def _names(stages: Sequence[tuple[str, nn.Module]]) -> dict[int, list[str]]:
 def _name(name: str, module: nn.Module) -> str:
     """What a module is called, though it be compiled; a slice by the layers that it has."""
     inner = module._modules.get("_orig_mod")
+    own = module if inner is None else inner
+    if isinstance(own, Piece):
+        return own.key
     if isinstance(inner, Slice):
         first, *_, last = [*inner._modules, *inner._modules]
         return f"{first}-{last}"
@@ -183,10 +186,13 @@ def _caller(name: str, known: set[str]) -> str:
 
 
 def _may_draw(module: nn.Module) -> bool:
+    if isinstance(module, Absent) or "is_hollow" in vars(module):
+        return False  # in each of several stages: what it draws itself, the stage draws
     kind = type(module)
     is_torchs = kind.__module__.startswith("torch.nn.modules.") or kind in (Slice, Segment)
+    is_still = isinstance(module, Piece) and not module.is_drawing
     return (
-        not is_torchs
+        not (is_torchs or is_still)
         or isinstance(module, DRAWING)
         or is_compiled(module)
         or bool(module._forward_hooks or module._forward_pre_hooks)

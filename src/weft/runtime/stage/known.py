@@ -60,9 +60,9 @@ class Known(NamedTuple):
     def changes_inputs(self) -> bool:
         return self.own is torch.clone
 
-    def undeferred(self, module: nn.Module, device: torch.device) -> set[int]:
+    def undeferred(self, module: nn.Module, *, is_cast: bool) -> set[int]:
         """Weights of which it is known, or under autocast may be, that they have several uses."""
-        repeated, is_cast = self.repeated, torch.is_autocast_enabled(device.type)
+        repeated = self.repeated
         named = module.named_parameters()
         return {id(w) for n, w in named if (is_cast if repeated is None else n in repeated)}
 

@@ -89,11 +89,12 @@ def copied(module: nn.Module, index: int) -> nn.Module:
                 f"stage {index}, weight {name} has a hook that sees the gradient as it adds up, and"
                 f" this program adds it up in several copies; use a schedule with one pipe"
             )
-        _copy_hooks(old, new)
+        copy_hooks(old, new)
     return made
 
 
-def _copy_hooks(old: nn.Parameter, new: nn.Parameter) -> None:
+def copy_hooks(old: nn.Parameter, new: nn.Parameter) -> None:
+    """Give a weight the hooks of the one that it stands in for."""
     is_learning = new.requires_grad
     new.requires_grad_()  # or it takes no hooks
     for hook in (old._backward_hooks or {}).values():
@@ -123,14 +124,14 @@ def _with_own(module: nn.Module, shared: set[int], known: dict[int, nn.Module]) 
     """A module in which every shared one is replaced by a copy, weights excepted."""
     if id(module) in known:
         return known[id(module)]
-    found = known[id(module)] = _twin(module) if id(module) in shared else module
+    found = known[id(module)] = twin_of(module) if id(module) in shared else module
     for name, child in found._modules.items():
         if child is not None:
             found._modules[name] = _with_own(child, shared, known)
     return found
 
 
-def _twin(module: nn.Module) -> nn.Module:
+def twin_of(module: nn.Module) -> nn.Module:
     """A copy of a module alone: the same weights and children, buffers of its own."""
     twin: nn.Module = object.__new__(type(module))
     vars(twin).update(vars(module))

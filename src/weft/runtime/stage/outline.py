@@ -22,14 +22,15 @@ import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
+from weft.runtime.precision import FULL, Precision, cast
+from weft.runtime.stage.calling import called
 from weft.runtime.stage.graphs import nodes_of
 from weft.runtime.stage.keyed import KeyedModule
-from weft.runtime.stage.split import called
-from weft.runtime.stage.values import Value, learns
+from weft.runtime.stage.values import Names, Value, learns
 from weft.runtime.transport.message import Layout, layout_of
 
 MISFIT = re.compile(r"shape|size|\bdim|mismatch|must match|positional argument|out of range")
-CAST = "ToCopyBackward0"
+CAST, CHECKPOINT = "ToCopyBackward0", "CheckpointFunctionBackward"
 PASSING = {CAST, "TBackward0", "TransposeBackward0"}
 UNSUITED = re.compile(r"(?i)fake|meta|symbol|data.dependent|subclass|storage")
 
@@ -43,9 +44,9 @@ class Outline(NamedTuple):
     repeated: tuple[str, ...]  # weights that it uses more than once
     casts: bool  # values from type to type
 
-    @property
-    def layout(self) -> Layout:
-        return layout_of(self.value.packed())
+    def layout(self, names: Names) -> Layout:
+        """Of what is under these names of it."""
+        return layout_of(self.value.picked(names).packed())
 
 
 class Misfit(Exception):
@@ -80,18 +81,20 @@ def outlined(
     stage: nn.Module,
     values: Sequence[Value],
     device: torch.device,
-    dtype: torch.dtype | None = None,
+    precision: Precision = FULL,
     *,
     is_first: bool,
+    is_last: bool = False,
 ) -> Outline | None:
     """The outline of a stage for these values, which are fake, as if it were on that device."""
     if any(_is_watched(module) for module in stage.modules()):
         return None
     try:
-        weights = {id(weight): _fake(weight, device, dtype) for weight in stage.parameters()}
+        types, named = precision.types_of(stage), stage.named_parameters()
+        weights = {id(weight): _fake(weight, device, types.get(name)) for name, weight in named}
         buffers = {id(buffer): _fake(buffer, device) for buffer in stage.buffers()}
         twin = copy.deepcopy(stage, {**weights, **buffers})
-        given = [_given(value, dtype, is_first=is_first) for value in values]
+        given = [_given(value, precision.compute, is_first=is_first) for value in values]
         seen: list[Tensor] = []
         for leaf in (leaf for value in given for leaf in value.leaves if leaf.requires_grad):
             leaf.register_hook(seen.append)  # type: ignore[no-untyped-call]
@@ -103,14 +106,22 @@ def outlined(
     if not all(isinstance(leaf, FakeTensor) for leaf in result.leaves):
         return None
     is_changing = any(leaf._version for value in given for leaf in value.leaves)
-    plain = result.with_leaves(leaf.detach() for leaf in result.leaves)
+    dtype = precision.judged if is_last else precision.compute
+    plain = result.with_leaves(cast(leaf.detach(), dtype) for leaf in result.leaves)
     is_casting = any(type(node).__name__ == CAST for node in nodes_of(result.leaves))
-    repeated = _repeated(twin, result.leaves)
+    is_cast = is_casting or torch.is_autocast_enabled(device.type)
+    repeated = _repeated(twin, result.leaves, is_cast=is_cast)
     return Outline(plain, is_changing, bool(seen), repeated, is_casting)
 
 
-def _repeated(module: nn.Module, outputs: Sequence[Tensor]) -> tuple[str, ...]:
-    """The weights whose gradient is a sum, before or after casts and transpositions of them."""
+def _repeated(module: nn.Module, outputs: Sequence[Tensor], *, is_cast: bool) -> tuple[str, ...]:
+    """The weights whose gradient is a sum, before or after casts and transpositions of them.
+
+    Where weights are cast, that may be any of them as soon as there is a reentrant checkpoint: no
+    graph shows what is used in it, and parts of a sum have the types of their uses.
+    """
+    if is_cast and any(node.name() == CHECKPOINT for node in nodes_of(outputs)):
+        return tuple(name for name, _ in module.named_parameters())
     readers: dict[Any, list[Any]] = defaultdict(list)
     for node in nodes_of(outputs):
         for following, _ in node.next_functions:

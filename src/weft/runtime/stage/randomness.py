@@ -59,7 +59,7 @@ class Draw:
         """
         step, index = self.place(microbatch)
         drawn = Drawn(base_of(self.seed, step, index))
-        going = _Forward(self, drawn, self.sources or _generators(device), inside)
+        going = _Forward(self, drawn, self.sources or generators_of(device), inside)
         return _watching(going, stage) if step < WATCHED else going
 
     def enter_loss(self) -> None:
@@ -72,7 +72,7 @@ class Draw:
         return _Backward(self, drawn)
 
     def seed_all(self, stretch: Stretch) -> None:
-        for generator in self.generators or _generators(None):
+        for generator in self.generators or generators_of(None):
             generator.manual_seed(stretch.seed)
 
 
@@ -123,7 +123,7 @@ class _Backward:
         self._draw.drawn = self._before
 
 
-def _generators(device: torch.device | None) -> Sequence[Source]:
+def generators_of(device: torch.device | None) -> Sequence[Source]:
     """The global ones that a forward on a device draws from."""
     if device is None or device.type != "cuda":
         return CPU

@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
+from weft.runtime.precision import FULL, Precision
 from weft.runtime.weights.versions import Stash
 
 WeightedLoss: TypeAlias = Callable[
@@ -29,7 +30,9 @@ class Role:
     stashes           of versions of its weights, one for each group of them
     is_stashing       whether a backward computes with the versions of its forward
     is_beside         whether it runs beside the computation, on a stream where nothing may draw
-    dtype             of the values that it computes with, where that is not the data's
+    precision         in which types it computes
+    taken             the type of values of floating point as they enter; None: as they are
+    handed            the same as they leave, to other stages or to the loss
     """
 
     index: int
@@ -41,4 +44,6 @@ class Role:
     stashes: Sequence[Stash] = ()
     is_stashing: bool = True
     is_beside: bool = False
-    dtype: torch.dtype | None = None
+    precision: Precision = FULL
+    taken: torch.dtype | None = None
+    handed: torch.dtype | None = None

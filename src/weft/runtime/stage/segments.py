@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from torch import nn
 
 from weft.errors import InputError
-from weft.runtime.stage.split import Segment, is_slice
+from weft.runtime.stage.calling import Segment, is_slice
 
 PARTS = ("attention", "dispatch", "experts", "combine")  # of every layer, in forward order
 

@@ -6,19 +6,22 @@ gradients in a first run, as only that shows which of them there are.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from types import FunctionType
 from typing import TypeAlias
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from weft.errors import InputError
 from weft.ir.graph import Graph
 from weft.ir.kinds import Direction
+from weft.runtime.losses import LossFunction
+from weft.runtime.precision import FULL, Precision
+from weft.runtime.stage.cast import Cast
 from weft.runtime.stage.modules import is_compiled
 from weft.runtime.stage.outline import Misfit, Outline, faked, is_misfit, outlined, outlining
-from weft.runtime.stage.values import Structure, Value
+from weft.runtime.stage.values import Carries, Structure, Value
 from weft.runtime.transport.message import Layout, Message, Shapes, layout_of
 
 Outlines: TypeAlias = list[Outline | None]  # of every stage
@@ -35,20 +38,23 @@ class StageShapes:
         self,
         stages: Sequence[nn.Module],
         graph: Graph,
-        loss: Callable[..., Tensor],
+        loss: LossFunction,
         device: torch.device,
-        dtype: torch.dtype | None = None,
+        precision: Precision = FULL,
+        carries: Carries | None = None,
     ) -> None:
+        self.carries: Carries = carries or {}
         self._stages, self._graph, self._loss = stages, graph, loss
-        self._device, self._dtype = device, dtype
+        self._device, self._precision = device, precision
         self._is_compiled = any(is_compiled(one) for stage in stages for one in stage.modules())
         self._weights = [weight for stage in stages for weight in stage.parameters()]
         self._known: dict[object, Outlines] = {}
+        self._judged: set[object] = set()  # what the loss was tried with
         self._keys: dict[int, object] = {}  # of the microbatches at hand
         self._gradients: dict[Edge, Layout] = {}
         self._seen: dict[Edge, Layout | None] = {}  # in the run at hand; None where they differ
 
-    def begin(self, inputs: Sequence[Value], targets: Sequence[Value]) -> None:
+    def begin(self, inputs: Sequence[Value], targets: Sequence[Value] | None) -> None:
         """Take a run's microbatches; refuse shapes that do not fit the stages or the loss."""
         self._keys.clear()
         known = {edge: layout for edge, layout in self._seen.items() if layout is not None}
@@ -57,14 +63,16 @@ class StageShapes:
         self.go_on(range(len(inputs)), inputs, targets)
 
     def go_on(
-        self, numbers: Iterable[int], inputs: Sequence[Value], targets: Sequence[Value]
+        self, numbers: Iterable[int], inputs: Sequence[Value], targets: Sequence[Value] | None
     ) -> None:
-        """Take further microbatches under these numbers."""
+        """Take further microbatches under these numbers; only their inputs decide shapes."""
         way = self._way()
-        for number, data, target in zip(numbers, inputs, targets, strict=True):
-            key = layout_of(data.packed()), layout_of(target.packed()), way
+        for index, (number, data) in enumerate(zip(numbers, inputs, strict=True)):
+            key = layout_of(data.packed()), way
             if key not in self._known:
-                self._known[key] = self._outlines(data, target)
+                self._known[key] = self._outlines(data)
+            if targets is not None:
+                self._judge(key, data, targets[index])
             self._keys[number] = key
 
     def changes_inputs(self, stage: int) -> bool:
@@ -112,9 +120,9 @@ class StageShapes:
         return _Gradient(self, message) if is_gradient else _Activation(self, message)
 
     def activation(self, message: Message) -> Layout | None:
-        source, _ = self._graph.edges[message.edge]
-        outline = self._known[self._keys[message.microbatch]][source]
-        return None if outline is None else outline.layout
+        edge = self._graph.edges[message.edge]
+        outline = self._known[self._keys[message.microbatch]][edge[0]]
+        return None if outline is None else outline.layout(self.carries.get(edge))
 
     def gradient(self, message: Message) -> Layout | None:
         if self.activation(message) is None:
@@ -131,35 +139,56 @@ class StageShapes:
         """What changes how stages run, besides shapes: modes, what learns, and autocast."""
         modes = tuple(stage.training for stage in self._stages)
         learning = bytes(weight.requires_grad for weight in self._weights)
-        device = self._device.type
-        is_cast = torch.is_autocast_enabled(device)
-        return modes, learning, torch.get_autocast_dtype(device) if is_cast else None
+        return modes, learning, self._cast
 
-    def _outlines(self, data: Value, target: Value) -> Outlines:
+    @property
+    def _cast(self) -> Cast:
+        return Cast.here(self._device, self._precision)
+
+    def _judge(self, key: object, data: Value, target: Value) -> None:
+        """Try the loss, where nobody notices; refuse one that does not fit."""
+        last, pair = self._known[key][-1], (key, layout_of(target.packed()))
+        if last is None or pair in self._judged or not _is_unnoticed(self._loss):
+            return
+        try:
+            with outlining(is_compiled=self._is_compiled), self._cast.again():
+                self._loss(last.value.tree, *faked(target, self._device).arguments)
+        except Exception as error:
+            if is_misfit(error):  # others cannot run so
+                raise self._misfit("the loss", data, error) from error
+        self._judged.add(pair)
+
+    def _outlines(self, data: Value) -> Outlines:
         found: Outlines = []
         stage = 0
         try:
-            with outlining(is_compiled=self._is_compiled):
+            with outlining(is_compiled=self._is_compiled), self._cast.again():
                 first = faked(data, self._device)
                 for stage, module in enumerate(self._stages):
                     before = [found[other] for other in self._graph.predecessors[stage]]
                     if None in before:
                         found.append(None)
                         continue
-                    values = [outline.value for outline in before if outline is not None]
+                    values = [
+                        one.value.picked(self.carries.get((other, stage)))
+                        for other, one in zip(self._graph.predecessors[stage], before, strict=True)
+                        if one is not None
+                    ]
                     is_first = not before
                     given = [first] if is_first else values
-                    place = self._device, self._dtype
-                    found.append(outlined(module, given, *place, is_first=is_first))
-                last = found[-1]
-                if last is not None and _is_unnoticed(self._loss):
-                    self._loss(last.value.tree, *faked(target, self._device).arguments)
+                    is_last = not self._graph.successors[stage]
+                    found.append(
+                        outlined(
+                            module,
+                            given,
+                            self._device,
+                            self._precision,
+                            is_first=is_first,
+                            is_last=is_last,
+                        )
+                    )
         except Misfit as error:
             raise self._misfit(f"stage {stage}", data, error) from error
-        except Exception as error:
-            if not is_misfit(error):
-                return found  # a loss that cannot run so
-            raise self._misfit("the loss", data, error) from error
         return found
 
     def _misfit(self, where: str, data: Value, error: Exception) -> InputError:
@@ -195,5 +224,6 @@ def _is_unnoticed(loss: object) -> bool:
 
 
 def is_torchs(loss: object) -> bool:
-    """Whether a loss is one of torch's own, none of which draws."""
-    return (getattr(loss, "__module__", None) or "").startswith("torch.nn.")
+    """Whether a loss is one of torch's own, or of ours, none of which draws."""
+    home = getattr(loss, "__module__", None) or ""
+    return home.startswith(("torch.nn.", "weft.runtime.losses"))

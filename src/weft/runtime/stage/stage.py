@@ -13,8 +13,10 @@ import torch
 from torch import Tensor, nn
 
 from weft.errors import InputError, WeftError
+from weft.runtime.precision import NotMixed
 from weft.runtime.stage.borders import Borders, Gradients, Passed, edge_of, passed, refuse_changed
 from weft.runtime.stage.buffers import Buffers
+from weft.runtime.stage.calling import called, names_of
 from weft.runtime.stage.cast import Cast, without_autocast, without_graph
 from weft.runtime.stage.contexts import Contexts
 from weft.runtime.stage.deferred import Apart, Recorder, Tape
@@ -28,7 +30,6 @@ from weft.runtime.stage.randomness import WATCHED, Draw
 from weft.runtime.stage.role import Role
 from weft.runtime.stage.saved import Saved
 from weft.runtime.stage.shapes import StageShapes
-from weft.runtime.stage.split import called, names_of
 from weft.runtime.stage.state import State
 from weft.runtime.stage.swap import Slots
 from weft.runtime.stage.values import Value
@@ -40,7 +41,7 @@ class Stage:
 
     `begin` comes before every step; without it, nothing is refused for what it might change.
     Where a stage is split, some backwards come in two halves: these defer their weight gradients,
-    unless its weights have versions; then the first half computes them, and the second adds them.
+    unless nothing is stashed; then the first half computes them, and the second adds them.
     """
 
     def __init__(self, module: nn.Module, draw: Draw, role: Role) -> None:
@@ -63,7 +64,8 @@ class Stage:
             versioned=self._versioned,
             recorder=self._recorder,
         )
-        self._has_versions = bool(role.stashes)
+        self._has_versions = bool(self._versioned)
+        self._not_mixed = NotMixed(role.index, module, role.precision)
         self._saved: dict[int, Saved] = {}
         self._known = Known()
         self._returned = f"what stage {role.index} returns"
@@ -84,10 +86,12 @@ class Stage:
         """
         self._contexts.look()
         self._versioned.refuse_unfrozen()
+        self._versioned.look()
         is_watched = self._draw.step < WATCHED
         self._state.begin(locks, self._versioned.parameters, is_watched=is_watched)
         self._known = Known.of(self.role, shapes)
-        self._recorder.whole = self._known.undeferred(self.module, self._device)
+        is_cast = self.role.precision.compute is not None or self._cast().dtype is not None
+        self._recorder.whole = self._known.undeferred(self.module, is_cast=is_cast)
 
     def forward(
         self,
@@ -106,14 +110,14 @@ class Stage:
         recomputed, that is its inputs.
         """
         saved = self._saved[microbatch] = Saved([self._borders.taken(value) for value in values])
-        if is_divided and self._is_deferring and not self._has_versions:
+        if is_divided and self._is_deferring and not self._versioned.is_following:
             saved.tape = Tape()
         if self._has_versions:
             saved.versions = self._versioned.take(versions)
         if is_offloaded:
             saved.held = self._held(microbatch, saved)
         if is_recomputed:
-            saved.cast = Cast.here(self._device)
+            saved.cast = self._cast()
             saved.buffers = self._buffers.snapshot()  # kernels may be others without a graph
         value = self._run_kept(microbatch, saved).marked()
         if is_recomputed:
@@ -163,7 +167,7 @@ class Stage:
         saved = self._at_hand(microbatch)
         del self._saved[microbatch]
         outputs, grads = self._borders.roots(saved.outputs, gradients)
-        if outputs and self._graphs.is_reentrant and not self._has_versions:
+        if outputs and self._graphs.is_reentrant:
             Tape().play(self._kept_apart(saved, outputs, grads))
         elif outputs:
             with self._contexts.backward(saved):
@@ -185,7 +189,7 @@ class Stage:
     def weight_grad(self, microbatch: int) -> None:
         """Add what `input_grad` kept to the gradients of the weights."""
         saved = self._saved.pop(microbatch)
-        with without_autocast(self._device):
+        with without_autocast(self._device), self._contexts.weights(saved):
             (saved.tape or Tape()).play(saved.gradients)
         if saved.versions:
             self._versioned.give_back(saved.versions)
@@ -218,7 +222,7 @@ class Stage:
     ) -> list[tuple[nn.Parameter, Tensor]]:
         """The gradients of a backward, not added to what is there."""
         learning = [weight for weight in self._weights if weight.requires_grad]
-        with self._contexts.backward(saved), Apart(learning) as found:
+        with self._contexts.backward(saved), Apart(learning) as found, self._versioned.summing():
             run_backward(outputs, grads)
         return found
 
@@ -261,11 +265,12 @@ class Stage:
         self._recorder.tape = saved.tape
         try:
             with self._contexts.forward(microbatch, saved.cast, swap) as saved.drawn:
-                out: Any = called(self.module, given)
+                with self._not_mixed:
+                    out: Any = called(self.module, given)
                 if (loss := self.role.loss) is not None:
                     if saved.drawn is not None:
                         self._draw.enter_loss()
-                    out = loss(out, microbatch)
+                    out = loss(self._borders.judged(out), microbatch)
         finally:
             self._recorder.tape = None
         if known.changes_inputs and not self.role.has_inputs_alone:
@@ -273,6 +278,9 @@ class Stage:
         if before is not None and before != self._marks(microbatch, swap):
             self._versioned.refuse_change()
         return Value.of(out, self._returned)
+
+    def _cast(self) -> Cast:
+        return Cast.here(self._device, self.role.precision)
 
     def _marks(self, microbatch: int, swap: dict[str, Tensor]) -> list[object]:
         return self._versioned.marks(swap, is_watched=self._is_watched(microbatch))

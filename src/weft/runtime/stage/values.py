@@ -10,19 +10,20 @@ or more.
 from __future__ import annotations
 
 import dataclasses
-import json
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from operator import attrgetter
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import torch
 from torch import Tensor
 
 from weft.errors import InputError
 from weft.runtime.device.accelerator import onto
+
+T = TypeVar("T")
+Names: TypeAlias = tuple[str, ...] | None  # of a dict, all of which is meant by None
+Carries: TypeAlias = Mapping[tuple[int, int], Names]  # what travels along an edge
 
 TYPES = (
     "only tensors, numbers, text, None, and tuples, lists, dicts and dataclasses of these pass"
@@ -91,6 +92,38 @@ def plain(leaves: int) -> Structure:
     return TENSOR if leaves == 1 else Structure(tuple, (), (TENSOR,) * leaves)
 
 
+@lru_cache(maxsize=256)
+def part_of(structure: Structure, names: tuple[str, ...]) -> tuple[Structure, tuple[int, ...]]:
+    """What a dict has under these names, and which of its leaves those are."""
+    if structure.kind is None or not issubclass(structure.kind, Mapping):
+        found = "a tensor" if structure.kind is None else f"a {structure.kind.__name__}"
+        raise InputError(
+            f"a stage returns {found}, and {', '.join(names)} of it travel to other stages; let it"
+            f" return a dict with these names"
+        )
+    kept, places, place = [], list[int](), 0
+    for key, child in zip(structure.keys, structure.children, strict=True):
+        if key in names:
+            kept.append((key, child))
+            places += range(place, place + child.leaves)
+        place += child.leaves
+    part = Structure(dict, tuple(key for key, _ in kept), tuple(child for _, child in kept))
+    return part, tuple(places)
+
+
+def spread(part: Sequence[T], whole: Structure, names: Names) -> Sequence[T | None]:
+    """What belongs to the leaves under these names, each at the place of its leaf in the whole.
+
+    Nothing, for a part that is left out.
+    """
+    found: list[T | None] = [None] * whole.leaves
+    if names is None:
+        return part or found
+    for place, one in zip(part_of(whole, names)[1], part, strict=bool(part)):
+        found[place] = one
+    return found
+
+
 class Value(NamedTuple):
     """The tensors of a value, and its structure."""
 
@@ -130,6 +163,13 @@ class Value(NamedTuple):
             return self
         fixed = tuple([learns(leaf) and not leaf.requires_grad for leaf in self.leaves])
         return Value(self.leaves, _marked(self.structure, fixed)) if any(fixed) else self
+
+    def picked(self, names: Names) -> Value:
+        """What a dict has under these names; everything, where none are given."""
+        if names is None:
+            return self
+        structure, places = part_of(self.structure, names)
+        return Value(tuple([self.leaves[place] for place in places]), structure)
 
     def to(self, device: torch.device) -> Value:
         return self.with_leaves(onto(leaf, device) for leaf in self.leaves)
@@ -220,51 +260,6 @@ def _places(structure: Structure, place: str) -> list[str]:
     names = structure.keys or range(len(structure.children))
     pairs = zip(names, structure.children, strict=False)
     return [found for name, child in pairs for found in _places(child, f"{place}[{name!r}]")]
-
-
-# As bytes, for other ranks.
-
-
-@lru_cache(maxsize=256)
-def written(structure: Structure) -> bytes:
-    return json.dumps(_described(structure)).encode()
-
-
-@lru_cache(maxsize=256)
-def read(content: bytes) -> Structure:
-    return _found(json.loads(content))
-
-
-def _described(structure: Structure) -> Any:
-    if structure.kind is None:
-        return int(structure == FIXED)
-    kind = f"{structure.kind.__module__}:{structure.kind.__qualname__}"
-    if structure.kind is not type(None) and _kind(kind) is not structure.kind:
-        raise InputError(
-            f"{structure.kind.__qualname__} travels between ranks: define it at the top of a module"
-        )
-    return [kind, structure.keys, [_described(child) for child in structure.children]]
-
-
-def _found(described: Any) -> Structure:
-    if isinstance(described, int):
-        return FIXED if described else TENSOR
-    kind, keys, children = described
-    return Structure(_kind(kind), tuple(keys), tuple(map(_found, children)))
-
-
-def _kind(name: str) -> type:
-    """A type by its name, from a module that is loaded."""
-    module, qualified = name.split(":")
-    if name == "builtins:NoneType":
-        return type(None)
-    try:
-        found = attrgetter(qualified)(sys.modules[module])
-    except (AttributeError, KeyError):
-        found = None
-    if not isinstance(found, type):
-        raise InputError(f"{qualified} of {module} is not known here; {TYPES}")
-    return found
 
 
 def contiguous(value: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from weft.ir.kinds import Direction
-from weft.runtime.stage import values
+from weft.runtime.stage import structures
 from weft.runtime.stage.values import Structure
 
 DIRECTIONS = tuple(Direction)
@@ -131,7 +131,7 @@ def written(layout: Layout) -> bytes:
         if entry is None:
             content += bytes((NOTHING, 0))
         elif isinstance(entry, Structure):
-            text = values.written(entry)
+            text = structures.written(entry)
             content += bytes((STRUCTURE, 0)) + LENGTH.pack(len(text)) + text
         else:
             sizes = struct.pack(f"<{len(entry.shape)}q", *entry.shape)
@@ -150,7 +150,7 @@ def read(content: bytes) -> Layout:
         if code == STRUCTURE:
             (length,) = LENGTH.unpack_from(content, place)
             place += LENGTH.size
-            layout.append(values.read(content[place : place + length]))
+            layout.append(structures.read(content[place : place + length]))
             place += length
             continue
         shape = struct.unpack_from(f"<{dimensions}q", content, place)

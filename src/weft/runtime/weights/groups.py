@@ -55,6 +55,7 @@ class ParameterGroup:
 
     def begin(self) -> None:
         """Without an optimizer gradients are the user's, and add up until they are cleared."""
+        self.store.look()
         if self._policy.keeps_gradients:
             self._before = [weight.grad for weight in self.weights]
             for weight in self.weights:
@@ -105,7 +106,7 @@ class ParameterGroup:
         grads = self._closed[update]
         if self._before:
             grads = [self._added(*pair) for pair in zip(self._before, grads, strict=True)]
-            self._closed[update], self._before = grads, []
+            self._closed[update] = grads
         if self._policy.is_measuring(update) and self._places is not None:
             self._policy.send(update, self.number, *_norms(self._places, grads))
 
@@ -115,7 +116,7 @@ class ParameterGroup:
             return before
         if before is None:
             return grad.clone() if self.is_in_fixed_memory else grad
-        return before.add_(grad)
+        return before + grad  # the update may be left out yet
 
     def apply(self, update: int) -> None:
         """Change the weights by the gradients of an update, if nothing is wrong with them."""
@@ -128,6 +129,7 @@ class ParameterGroup:
         verdict = self._policy.verdict(update, self.number, self.stage)
         if not verdict.is_good:
             self.store.update(_nothing)
+            self._take_back()
             return
         if verdict.factor is not None:
             factor = None
@@ -144,6 +146,7 @@ class ParameterGroup:
             weight.grad = grad
         if self.optimizer is None:
             if self._policy.keeps_gradients:
+                self._before = []
                 return
         else:
             self._change(self.optimizer, self._policy.rate(self.stage, update))
@@ -166,6 +169,10 @@ class ParameterGroup:
         self._missing.clear()
         for weight in self.weights:
             weight.grad = None
+        self._take_back()
+
+    def _take_back(self) -> None:
+        """Let the user have the gradients of before, if they were any."""
         for weight, grad in zip(self.weights, self._before, strict=False):
             weight.grad = grad
         self._before = []

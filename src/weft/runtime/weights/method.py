@@ -20,6 +20,7 @@ def check_method(program: Program, stages: Sequence[nn.Module], updating: Updati
         raise InputError(
             f"{program.name} is synchronous: its weights are never stale; leave `staleness` out"
         )
+    updating.precision.check(stages)
     _check_without_stash(program, stages, updating)
 
 

@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, TypeAlias
 
-import torch
 from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from weft.errors import InputError
+from weft.runtime.precision import FULL, Precision
 from weft.runtime.weights.scaling import Scale
 
 NamedParameters: TypeAlias = Iterable[tuple[str, nn.Parameter]]
@@ -65,7 +65,7 @@ class Updating:
 
     clip       the largest norm of the gradients; `clip_by` says whose
     nonfinite  what to do when a loss or a norm is not finite
-    precision  what stages compute with, where that is not the type of the weights
+    precision  in which types stages compute, and values pass between them
     scale      by how much losses are enlarged, for half precision
     """
 
@@ -74,12 +74,8 @@ class Updating:
     clip_by: Scope | None = None
     nonfinite: Nonfinite = "stop"
     staleness: Staleness | None = None
-    precision: torch.dtype | None = None
+    precision: Precision = FULL
     scale: Scale | float | None = None
-
-    def __post_init__(self) -> None:
-        if self.precision is not None and not self.precision.is_floating_point:
-            raise InputError(f"stages compute with floating point, not {self.precision}")
 
     @property
     def is_measuring(self) -> bool:

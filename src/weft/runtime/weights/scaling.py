@@ -30,10 +30,6 @@ class Scaling:
         self._good = 0
 
     @property
-    def is_changing(self) -> bool:
-        return self._interval is not None
-
-    @property
     def known(self) -> int:
         """Updates whose outcome is in it."""
         return len(self._values) - 1

@@ -12,7 +12,7 @@ weights; knows neither microbatches nor schedules.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import NamedTuple, TypeAlias
@@ -22,9 +22,12 @@ from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 
 from weft.errors import InputError, WeftError
+from weft.runtime.stage.cast import cast_from
 from weft.runtime.stage.deferred import accumulate, hooked
 
 Leaves: TypeAlias = dict[str, Tensor]
+
+NO_TYPES: Mapping[str, torch.dtype] = {}
 
 
 class Newest:
@@ -44,11 +47,14 @@ class Newest:
     def restart(self) -> None:
         """Nothing is predicted."""
 
+    def look(self) -> None:
+        """What a user has changed is what forwards compute with."""
+
 
 class Stash:
     """Some weights of a module, by version.
 
-    dtype  what forwards compute with, where that is not the type of the weights
+    types  what forwards compute with, by name, where that may be another type than a weight's own
     ahead  by how many updates a version's leaves are predicted, each like the last one
     since  the version after which they are
 
@@ -60,13 +66,16 @@ class Stash:
         named: Iterable[tuple[str, nn.Parameter]],
         copies: int,
         *,
-        dtype: torch.dtype | None = None,
+        types: Mapping[str, torch.dtype] = NO_TYPES,
         ahead: int = 0,
         since: int = 0,
     ) -> None:
         self._weights = {name: weight for name, weight in named if weight.requires_grad}
-        self._copies, self._dtype, self._ahead, self._since = copies, dtype, ahead, since
-        self._is_apart = dtype is not None or ahead > 0
+        self._types = {name: types.get(name, w.dtype) for name, w in self._weights.items()}
+        is_cast = any(self._types[name] != weight.dtype for name, weight in self._weights.items())
+        self._copies, self._ahead, self._since = copies, ahead, since
+        self._is_apart = is_cast or ahead > 0
+        self._is_summing = False  # whether leaves keep the gradients of a backward until its end
         self._slots: list[Leaves | None] = [None] * copies
         self._held: list[int] = [0] * copies  # versions, one for each slot
         self._users: list[int] = [0] * copies  # forwards whose backward is to come
@@ -74,7 +83,7 @@ class Stash:
         # `.data` counts changes apart, so that a step on one slot leaves graphs of another valid.
         first = {name: weight.data for name, weight in self._weights.items()}
         if self._is_apart:
-            first = {name: self._empty(value).copy_(value) for name, value in first.items()}
+            first = {name: self._empty(name).copy_(value) for name, value in first.items()}
         self._slots[0] = self._leaves(first)
 
     @property
@@ -87,8 +96,7 @@ class Stash:
 
     def seen(self) -> Leaves:
         """The newest weights as forwards compute with them, not predicted."""
-        dtype = self._dtype
-        return {name: w.detach().to(dtype or w.dtype) for name, w in self._weights.items()}
+        return {name: w.detach().to(self._types[name]) for name, w in self._weights.items()}
 
     def weight(self, name: str) -> nn.Parameter:
         """The newest of a weight."""
@@ -117,6 +125,15 @@ class Stash:
     def forget(self) -> None:
         """Nothing is in flight any more."""
         self._users = [0] * self._copies
+
+    @torch.no_grad()
+    def look(self) -> None:
+        """Let forwards see what a user has done to the weights while nothing was in flight."""
+        newest = self.leaves(self.newest)
+        for name, weight in self._weights.items():
+            newest[name].requires_grad_(weight.requires_grad)
+            if self._is_apart and not self._ahead and not any(self._users):
+                newest[name].data.copy_(weight)
 
     @torch.no_grad()
     def restart(self) -> None:
@@ -165,19 +182,40 @@ class Stash:
     def _room(self, slot: int) -> Leaves:
         found = self._slots[slot]
         if found is None:
-            found = self._leaves({n: self._empty(w) for n, w in self._weights.items()})
+            found = self._leaves({name: self._empty(name) for name in self._weights})
             self._slots[slot] = found
         return found
 
-    def _empty(self, like: Tensor) -> Tensor:
-        return torch.empty_like(like, dtype=self._dtype or like.dtype, requires_grad=False)
+    def _empty(self, name: str) -> Tensor:
+        like, dtype = self._weights[name], self._types[name]
+        return torch.empty_like(like.data, dtype=dtype, requires_grad=False)
 
     def _leaves(self, values: Leaves) -> Leaves:
         for name, leaf in values.items():
             leaf.requires_grad_()
-            pass_on = partial(_pass_on, self._weights[name])
+            pass_on = partial(self._pass_on, self._weights[name])
             leaf.register_post_accumulate_grad_hook(pass_on)  # type: ignore[no-untyped-call]
         return values
+
+    def _pass_on(self, weight: nn.Parameter, leaf: Tensor) -> None:
+        """Add a leaf's gradient to that of its weight."""
+        if not self._is_summing:
+            grad, leaf.grad = leaf.grad, None
+            assert grad is not None
+            accumulate(weight, hooked(weight, grad))
+
+    @contextmanager
+    def summing(self) -> Iterator[None]:
+        """Where a backward may give a leaf several gradients, which are added up before that."""
+        self._is_summing = True
+        try:
+            yield
+        finally:
+            self._is_summing = False
+            for leaves in filter(None, self._slots):
+                for name, leaf in leaves.items():
+                    if leaf.grad is not None:
+                        self._pass_on(self._weights[name], leaf)
 
     def _slot(self, version: int) -> int:
         slot = version % self._copies
@@ -186,31 +224,27 @@ class Stash:
         return slot
 
 
-def _pass_on(weight: nn.Parameter, leaf: Tensor) -> None:
-    """Add a leaf's gradient to that of its weight."""
-    grad, leaf.grad = leaf.grad, None
-    assert grad is not None
-    accumulate(weight, hooked(weight, grad))
-
-
 @contextmanager
 def following(stashes: Sequence[Stash]) -> Iterator[None]:
     """Let backwards of what runs here find the newest weights, as they are by then.
 
-    What autograd saves of a leaf is kept as a place in its weight, which may change meanwhile.
+    What autograd saves of a leaf, or of its cast under autocast, is kept as a place in its weight,
+    which may change meanwhile.
     """
     weights = {
-        leaf.untyped_storage().data_ptr(): stash.weight(name)
+        _storage(leaf): stash.weight(name)
         for stash in stashes
         for name, leaf in stash.leaves(stash.newest).items()
     }
 
     def pack(saved: Tensor) -> Tensor | Place:
-        weight = weights.get(saved.untyped_storage().data_ptr())
+        found = cast_from(saved)
+        leaf = saved if found is None else found
+        weight = weights.get(_storage(leaf))
         if weight is None:
             return saved
-        offset = int(saved.storage_offset())
-        return Place(weight, saved.dtype, saved.size(), saved.stride(), offset)
+        types, offset = (leaf.dtype, saved.dtype), int(saved.storage_offset())
+        return Place(weight, types, saved.size(), saved.stride(), offset)
 
     is_running = True
 
@@ -230,11 +264,15 @@ def following(stashes: Sequence[Stash]) -> Iterator[None]:
             is_running = False
 
 
+def _storage(value: Tensor) -> int:
+    return value.untyped_storage().data_ptr()
+
+
 class Place(NamedTuple):
-    """A view of a weight, in the type that stages compute with."""
+    """A view of a weight, in the type that stages compute with, and then in that of the view."""
 
     weight: nn.Parameter
-    dtype: torch.dtype
+    types: tuple[torch.dtype, torch.dtype]
     size: Sequence[int]
     stride: Sequence[int]
     offset: int
@@ -243,5 +281,6 @@ class Place(NamedTuple):
 def _found(packed: Tensor | Place) -> Tensor:
     if isinstance(packed, Tensor):
         return packed
-    newest = packed.weight.detach().to(packed.dtype)
+    computed, seen = packed.types
+    newest = packed.weight.detach().to(computed).to(seen)
     return newest.as_strided(packed.size, packed.stride, packed.offset)

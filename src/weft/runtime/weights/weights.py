@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import reduce
 from typing import NamedTuple, TypeAlias
 
@@ -10,7 +10,6 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from weft.errors import InputError
 from weft.ir.graph import Backward
 from weft.ir.program import Program
 from weft.ir.weights import StageGroups
@@ -71,7 +70,6 @@ class Weights:
         senders = [self._senders(stages) for stages in norms]
         by_group = {sender.group: found for found in senders for sender in found}
         self.policy = Policy(updating, Versions(program), by_group, world.norms, world.losses)
-        self._check_scale()
         self._resident = model.resident
         self._pipes = range(len(program.placement.pipes))
         self._places = _places(model.stages)
@@ -151,15 +149,6 @@ class Weights:
 
     # building
 
-    def _check_scale(self) -> None:
-        scaling, senders = self.policy.scaling, self.policy.senders
-        is_alone = len(senders) > 1 and all(len(found) == 1 for found in senders.values())
-        if self.policy.versions.is_stale and scaling and scaling.is_changing and is_alone:
-            raise InputError(
-                f"the scale of {self._program.name} cannot change, as no norm is known in time;"
-                f" give a number"
-            )
-
     def _senders(self, stages: Sequence[int]) -> list[Sender]:
         """Who sends what a norm over these stages needs: each weight once, a tied one at home."""
         devices, model = self._program.placement.pipes[0], self._model
@@ -206,7 +195,8 @@ class Weights:
         tie: int | None = None,
     ) -> ParameterGroup | None:
         home = stage if tie is None else self._model.ties[tie][0].stage
-        made, store = self._updating.factories.both(named), self._store(home, named)
+        types = self._updating.precision.types_of(self._model.modules[pipe, stage])
+        made, store = self._updating.factories.both(named), self._store(home, named, types)
         if made[0] is None and self._updating.factories.optimizer is not None:
             self._without_optimizer.append((stage, named))
         if store is None:
@@ -223,18 +213,23 @@ class Weights:
             exchanges=(len(self._pipes) > 1) + (tie is not None),
         )
 
-    def _store(self, home: int, named: Sequence[tuple[str, nn.Parameter]]) -> Newest | Stash | None:
+    def _store(
+        self,
+        home: int,
+        named: Sequence[tuple[str, nn.Parameter]],
+        types: Mapping[str, torch.dtype],
+    ) -> Newest | Stash | None:
         """Where versions of weights are kept; nothing where none is ever trained."""
         is_synchronous = self._program.period is None
         if not named or not (is_synchronous or any(weight.requires_grad for _, weight in named)):
             return None
-        if is_synchronous and self._updating.precision is None:
+        if is_synchronous and self._updating.precision.compute is None:
             return Newest(named)
         stale = self._updating.staleness
         return Stash(
             named,
             self._resident[home],
-            dtype=self._updating.precision,
+            types=types,
             ahead=self.policy.versions.predicted(home) if stale and stale.predict else 0,
             since=stale.warmup if stale else 0,
         )

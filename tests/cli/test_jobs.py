@@ -79,7 +79,6 @@ def test_what_was_found_in_tokens_is_kept(tmp_path: Path) -> None:
 
 
 def test_what_was_found_in_a_saved_dataset_is_kept() -> None:
-    pytest.importorskip("pyarrow")
     found = kept("--data", str(Path(__file__).parents[1] / "train" / "saved"), "--shuffle")
     assert (found["column"], found["vocabulary"], found["shuffle"]) == ("input_ids", 10, True)
 

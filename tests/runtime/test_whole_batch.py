@@ -116,6 +116,29 @@ def test_a_contrastive_loss_is_that_of_the_unsplit_batch() -> None:
             torch.testing.assert_close(left.grad, right.grad)
 
 
+class Half(nn.Module):
+    """Reads what the whole batch gave it for some microbatches alone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.line = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, skipped: Tensor, value: Tensor) -> Tensor:
+        found: Tensor = self.line(skipped)
+        return found + value if float(skipped.detach().sum()) > 0 else found
+
+
+def test_microbatches_without_a_gradient_take_none_from_the_others() -> None:
+    ((batch, target),) = batches(12, 1)
+    stages = [nn.Identity(), nn.Linear(WIDTH, WIDTH), Half()]
+    copies = copy.deepcopy(stages)
+    signs = [float(part.sum()) > 0 for part in torch.split(batch, 3)]
+    assert {*signs} == {True, False}
+    assert differences(stages, program_of(MIDDLE), [(batch, target)] * 2) == []
+    Pipeline(copies, program_of(MIDDLE), loss=squared).step(batch, target)
+    assert copies[1].weight.grad is not None
+
+
 def test_one_f_one_b_is_refused_by_the_verifier() -> None:
     with pytest.raises(ProgramError, match=r"2F0 covers a part of the batch.* use gpipe"):
         Pipeline(

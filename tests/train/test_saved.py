@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import shutil
 import sys
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -44,7 +46,6 @@ def test_a_folder_without_a_good_state_is_refused(
 
 
 def test_lists_of_numbers_are_tokens() -> None:
-    pytest.importorskip("pyarrow")
     data = data_of(SAVED)
     assert data == SavedTokens(SAVED, "input_ids", 10)
     assert data.tokens().tolist() == [*range(1, 10)]
@@ -52,14 +53,12 @@ def test_lists_of_numbers_are_tokens() -> None:
 
 
 def test_strings_are_a_text_with_a_line_for_each() -> None:
-    pytest.importorskip("pyarrow")
     data = data_of(SAVED, column="text")
     assert isinstance(data, Text)
     assert data.text.splitlines() == TEXTS
 
 
 def test_of_several_splits_the_one_to_train_on_is_read(tmp_path: Path) -> None:
-    pytest.importorskip("pyarrow")
     (tmp_path / "dataset_dict.json").write_text(json.dumps({"splits": ["test", "train"]}))
     shutil.copytree(SAVED, tmp_path / "test")
     with pytest.raises(InputError, match=r"no split 'train'; give one of its folders: \['test'\]"):
@@ -77,13 +76,12 @@ def test_of_several_splits_the_one_to_train_on_is_read(tmp_path: Path) -> None:
     ],
 )
 def test_what_does_not_fit_is_refused(more: dict[str, str], said: str) -> None:
-    pytest.importorskip("pyarrow")
     with pytest.raises(InputError, match=said):
         data_of(SAVED, **more)  # type: ignore[arg-type]
 
 
 def test_other_columns_and_damage_are_refused(tmp_path: Path) -> None:
-    arrow = pytest.importorskip("pyarrow")
+    arrow: Any = import_module("pyarrow")
     table = arrow.table({"scores": [[0.5]], "input_ids": [[1, None]], "word": [1]})
     (tmp_path / "state.json").write_text('{"_data_files": [{"filename": "one.arrow"}]}')
     with arrow.ipc.new_stream(str(tmp_path / "one.arrow"), table.schema) as stream:

@@ -73,7 +73,7 @@ class WholeBackward:
                 for part, takes in zip(forward.parts, self._takes, strict=True)
             ]
             each = zip(*arrived, strict=True)
-            self._gradients = [_joined_gradients(one) for one in each]
+            self._gradients = [_joined_gradients(one, forward.lengths[0]) for one in each]
 
     def run(self, lap: int) -> None:
         gradients, self._gradients = self._gradients, (None,)
@@ -87,9 +87,13 @@ class WholeBackward:
                 first += width
 
 
-def _joined_gradients(gradients: Sequence[Tensor | None]) -> Tensor | None:
-    there = [gradient for gradient in gradients if gradient is not None]
-    return torch.cat(there) if len(there) == len(gradients) else None
+def _joined_gradients(gradients: Sequence[Tensor | None], rows: Sequence[int]) -> Tensor | None:
+    """Those of all microbatches; zeros for one that has none, where others have some."""
+    one = next((gradient for gradient in gradients if gradient is not None), None)
+    if one is None:
+        return None
+    pairs = zip(gradients, rows, strict=True)
+    return torch.cat([one.new_zeros(n, *one.shape[1:]) if g is None else g for g, n in pairs])
 
 
 def _cut_gradient(gradient: Tensor | None, rows: Sequence[int]) -> Sequence[Tensor | None]:

@@ -88,9 +88,7 @@ class Reference:
         whole_batch: bool = False,
     ) -> None:
         blueprint = Blueprint.of(stages, initial)
-        method = _method(program, blueprint.stages)
-        if whole_batch:
-            method = replace(method, graph=_ending_whole(method.graph or Graph.chain(len(stages))))
+        method = _method(program, blueprint.stages, is_whole_batch=whole_batch)
         _check(method, staleness, has_optimizer=optimizer is not None)
         stale = staleness or Staleness()
         # each of the first updates is synchronous: the first one of a run that starts there
@@ -224,17 +222,19 @@ def _made(blueprint: Blueprint, seed: int) -> list[nn.Module]:
     return Builder(blueprint, real(device), seed).built(stages, held)
 
 
-def _method(program: Program | Method, stages: Stages) -> Method:
+def _method(program: Program | Method, stages: Stages, *, is_whole_batch: bool) -> Method:
+    """What is trained by, over the graph that the stages have, if they have one of their own."""
     method = program if isinstance(program, Method) else method_of(program)
-    if method.graph is not None and len(method.graph) != len(stages):
-        raise InputError(f"{len(stages)} modules for a program of {len(method.graph)} stages")
-    return method if stages.graph is None else replace(method, graph=stages.graph)
-
-
-def _ending_whole(graph: Graph) -> Graph:
-    """The same with a last stage that takes the whole batch."""
-    *others, last = graph.stages
-    return replace(graph, stages=(*others, replace(last, is_whole_batch=True)))
+    known = method.graph or Graph.chain(len(stages))
+    if len(known) != len(stages):
+        raise InputError(f"{len(stages)} modules for a program of {len(known)} stages")
+    own = known if stages.graph is None else stages.graph
+    ends = [is_whole_batch and index == len(known) - 1 for index in range(len(known))]
+    merged = tuple(
+        replace(mine, is_whole_batch=mine.is_whole_batch or theirs.is_whole_batch or is_end)
+        for mine, theirs, is_end in zip(known.stages, own.stages, ends, strict=True)
+    )
+    return replace(method, graph=replace(own, stages=merged))
 
 
 def _check(method: Method, staleness: Staleness | None, *, has_optimizer: bool) -> None:

@@ -115,7 +115,15 @@ class BatchPass:
         ]
         if not self._is_whole(stage):
             return by_microbatch[run.one.number]
-        return [_joined_gradients(parts) for parts in zip(*by_microbatch, strict=True)]
+        return [self._joined(parts) for parts in zip(*by_microbatch, strict=True)]
+
+    def _joined(self, parts: Sequence[Tensor | None]) -> Tensor | None:
+        """The gradient of the whole batch; zeros for microbatches that have none."""
+        there = [part for part in parts if part is not None]
+        if not there:
+            return None
+        zeros = [there[0].new_zeros(rows, *there[0].shape[1:]) for rows in self._rows]
+        return torch.cat([z if p is None else p for p, z in zip(parts, zeros, strict=True)])
 
     @property
     def _rows(self) -> list[int]:
@@ -139,8 +147,3 @@ def _cut(values: Sequence[Value], gradients: Sequence[Tensor | None]) -> list[li
 def _joined(values: Sequence[Value]) -> Value:
     each = zip(*(value.leaves for value in values), strict=True)
     return apart(values[0].with_leaves(torch.cat(leaves) for leaves in each))
-
-
-def _joined_gradients(parts: Sequence[Tensor | None]) -> Tensor | None:
-    there = [part for part in parts if part is not None]
-    return torch.cat(there) if len(there) == len(parts) else None

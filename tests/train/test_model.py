@@ -71,6 +71,19 @@ def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
         checked(settings(tmp_path, LLAMA, dropout=0.1))
 
 
+def test_a_file_of_wefts_own_gives_a_gpt_of_its_sizes(tmp_path: Path) -> None:
+    path = tmp_path / "small.json"
+    sizes = {"layers": 2, "hidden": 8, "heads": 2, "ffn": 32, "vocabulary": 99, "sequence": 16}
+    path.write_text(json.dumps({"format": "weft.model", "version": 1, **sizes}))
+    words = ("train", "-d", "1", "-n", "2", "--steps", "1", "--context", "8", "--reference")
+    assert 3 < weft_json(*words, "--model", str(path))["losses"][0] < 5
+
+
+def test_a_config_of_an_unknown_kind_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="describes no model that predicts the next token"):
+        checked(settings(tmp_path, {**LLAMA, "model_type": "loom"}))
+
+
 def test_the_command_takes_a_config_and_a_preset(tmp_path: Path) -> None:
     words = ("train", "-d", "1", "-n", "2", "--steps", "1", "--context", "8", "--reference")
     found = weft_json(*words, "--model", written(tmp_path, LLAMA))

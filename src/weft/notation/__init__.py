@@ -5,6 +5,7 @@ refused with a NotationError that says where and why; nothing that is read is ex
 """
 
 from weft.notation.files import (
+    is_huggingface,
     read_cost,
     read_device,
     read_graph,
@@ -26,6 +27,7 @@ __all__ = [
     "from_text",
     "from_torch_csv",
     "graph_from_json",
+    "is_huggingface",
     "plain",
     "read_cost",
     "read_device",

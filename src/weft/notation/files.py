@@ -65,6 +65,12 @@ def read_model(path: Source) -> Transformer:
     return _document(text, source, Transformer)
 
 
+def is_huggingface(path: Source) -> bool:
+    """Whether a file is a config.json of Hugging Face."""
+    with in_source(str(path)):
+        return is_config(parse(_text(path)))
+
+
 def read_device(path: Source) -> Device:
     """The device of a JSON file."""
     return _document(_text(path), str(path), Device)

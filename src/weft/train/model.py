@@ -11,6 +11,7 @@ from torch.nn import functional
 
 from weft.errors import InputError
 from weft.models import gpt
+from weft.notation import is_huggingface
 from weft.request import is_model_file
 from weft.runtime import Stages, split
 from weft.runtime.split.hollow import AUXILIARY
@@ -21,8 +22,9 @@ def stages_of(settings: Settings, device: torch.device) -> Stages:
     """The stages of a run on a device, the same on every rank."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(settings.seed)
-        if settings.model is not None and is_model_file(settings.model):
-            return _from_config(settings, Path(settings.model), device)
+        name = settings.model
+        if name is not None and is_model_file(name) and is_huggingface(name):
+            return _from_config(settings, Path(name), device)
         return _own(settings, device)
 
 
@@ -67,14 +69,16 @@ def _from_config(settings: Settings, path: Path, device: torch.device) -> Stages
             f"{path} describes a model of Hugging Face, which needs transformers: pip install"
             f" 'weft[huggingface]'"
         ) from None
-    config: Any = AutoConfig.from_pretrained(path)
-    _check_fits(settings, path, config)
-    try:
-        model: nn.Module = AutoModelForCausalLM.from_config(config)  # type: ignore[no-untyped-call]
-    except ValueError as error:
-        raise InputError(f"{path} is no model that predicts the next token: {error}") from None
     if settings.dropout:
         raise InputError(f"--dropout is Weft's own model's; {path} has rates of its own")
+    try:
+        config: Any = AutoConfig.from_pretrained(path)
+        _check_fits(settings, path, config)
+        model: nn.Module = AutoModelForCausalLM.from_config(config)  # type: ignore[no-untyped-call]
+    except ValueError as error:
+        raise InputError(
+            f"{path} describes no model that predicts the next token: {error}"
+        ) from None
     return split(model.float().to(device), stages=settings.program.stages)
 
 

@@ -4,7 +4,7 @@
     python benchmarks/gpu/kills.py --device cpu --kills 6 --jobs 1
 
 Every job is two or three ranks that share the GPU without MPS. One of them, at a random forward or
-backward, kills itself (SIGKILL), raises, or stalls for ever, the latter after the first step. From
+backward, kills itself (SIGKILL), raises, or stalls indefinitely, the latter after the first step. From
 then on the others have the deadline and some seconds; what is left of a job then is killed.
 """
 

@@ -58,7 +58,7 @@ class Graph:
         if len(set(self.edges)) != len(self.edges):
             raise InputError("an edge is listed twice; one edge carries all its tensors")
         if not self.fixed <= {*self.edges}:
-            raise InputError(f"{min(self.fixed - {*self.edges})} is fixed and is no edge")
+            raise InputError(f"{min(self.fixed - {*self.edges})} is fixed and not an edge")
         pairs = zip(self.edges, self.is_returned, strict=True)
         returning = {source for (source, _), is_returned in pairs if is_returned}
         for stage, others in enumerate(self.successors):

@@ -97,7 +97,7 @@ class Anatomy:
         kind, config = type(model).__name__, whole.config
         if config.is_encoder_decoder or getattr(config, "add_cross_attention", False):
             raise InputError(
-                f"{kind} has an encoder and a decoder, or attends to one: it is no chain of layers;"
+                f"{kind} has an encoder and a decoder, or attends to one: it is not a chain of layers;"
                 f" {INSTEAD}"
             )
         prefix: str = whole.base_model_prefix

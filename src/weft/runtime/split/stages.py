@@ -44,7 +44,7 @@ class Stages(list[nn.Module]):
         edges = (graph or Graph.chain(len(self))).edges
         strange = [edge for edge in self.carries if edge not in edges]
         if strange:
-            raise InputError(f"{strange[0]} carries something and is no edge of the graph")
+            raise InputError(f"{strange[0]} carries something and is not an edge of the graph")
 
     @classmethod
     def of(cls, stages: Sequence[nn.Module]) -> Stages:

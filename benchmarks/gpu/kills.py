@@ -4,8 +4,8 @@
     python benchmarks/gpu/kills.py --device cpu --kills 6 --jobs 1
 
 Every job is two or three ranks that share the GPU without MPS. One of them, at a random forward or
-backward, kills itself (SIGKILL), raises, or stalls indefinitely, the latter after the first step. From
-then on the others have the deadline and some seconds; what is left of a job then is killed.
+backward, kills itself (SIGKILL), raises, or stalls indefinitely, the latter after the first step.
+From then on the others have the deadline and some seconds; what is left of a job then is killed.
 """
 
 from __future__ import annotations

@@ -66,7 +66,7 @@ class Blueprint:
             _firsts(stages),
             saved,
             frozenset(_buffers(stages)) - known,
-            None if initial is None else as_read_by(stages.init, checkpoint_of(initial), known),
+            None if initial is None else as_read_by(stages.model, checkpoint_of(initial), known),
         )
 
     def lacks(self, held: Iterable[int]) -> bool:

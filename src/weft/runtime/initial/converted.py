@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import copy
 import re
-import sys
 from collections.abc import Callable, Collection
-from functools import partial
 from importlib import import_module
 from typing import Any, NamedTuple
 
@@ -94,12 +92,6 @@ class Converted:
         return made
 
 
-def as_read_by(init: object, checkpoint: Checkpoint, known: Collection[str]) -> Checkpoint:
-    """The checkpoint as the model of transformers reads it whose weights `init` sets.
-
-    The names of the model are known; a checkpoint of anything else stays as it is.
-    """
-    kind = getattr(sys.modules.get("transformers"), "PreTrainedModel", None)
-    given = init.args if isinstance(init, partial) else (getattr(init, "__self__", None),)
-    models = [one for one in given if kind is not None and isinstance(one, kind)]
-    return Converted(checkpoint, models[0], known) if models else checkpoint
+def as_read_by(model: object, checkpoint: Checkpoint, known: Collection[str]) -> Checkpoint:
+    """The checkpoint as a model of transformers reads it, whose names are known; else as it is."""
+    return checkpoint if model is None else Converted(checkpoint, model, known)

@@ -75,7 +75,8 @@ def layered(model: nn.Module, *, stages: int, layers: Sequence[int] | None = Non
     pieces = [
         _piece(anatomy, range(end - size, end)) for size, end in zip(sizes, ends, strict=True)
     ]
-    return Stages(pieces, init=partial(_initialise, _emptied(model)), loss=loss_of(model))
+    empty = _emptied(model)
+    return Stages(pieces, init=partial(_initialise, empty), loss=loss_of(model), model=empty)
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,8 +98,8 @@ class Anatomy:
         kind, config = type(model).__name__, whole.config
         if config.is_encoder_decoder or getattr(config, "add_cross_attention", False):
             raise InputError(
-                f"{kind} has an encoder and a decoder, or attends to one: it is not a chain of layers;"
-                f" {INSTEAD}"
+                f"{kind} has an encoder and a decoder, or attends to one: it is not a chain of"
+                f" layers; {INSTEAD}"
             )
         prefix: str = whole.base_model_prefix
         base_name = prefix if isinstance(model._modules.get(prefix), nn.Module) else ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -22,6 +23,8 @@ class Stages(list[nn.Module]):
     init     sets the weights and buffers of one module, without those of its children; None where
              `reset_parameters` does
     loss     the model's own, of what the last stage returns and a target; None where it has none
+    model    of transformers, without its parts, which knows how its checkpoints are read; None for
+             stages of any other
     checked  what was compared with the whole model: "by value", "by shape", "not compared"
     """
 
@@ -33,11 +36,12 @@ class Stages(list[nn.Module]):
         carries: Carries | None = None,
         init: Callable[[nn.Module], object] | None = None,
         loss: Callable[..., Any] | None = None,
+        model: nn.Module | None = None,
     ) -> None:
         super().__init__(stages)
         self.graph = graph
         self.carries: Carries = dict(carries or {})
-        self.init, self.loss = init, loss
+        self.init, self.loss, self.model = init, loss, model
         self.checked = "not compared"
         if graph is not None and len(graph) != len(self):
             raise InputError(f"a graph of {len(graph)} stages for {len(self)} modules")
@@ -53,9 +57,9 @@ class Stages(list[nn.Module]):
 
     def with_modules(self, modules: Iterable[nn.Module]) -> Stages:
         """The same with other modules."""
-        return Stages(
-            modules, graph=self.graph, carries=self.carries, init=self.init, loss=self.loss
-        )
+        made = copy.copy(self)
+        made[:] = modules
+        return made
 
 
 def loss_for(stages: Sequence[nn.Module], given: Callable[..., Any] | None) -> Callable[..., Any]:

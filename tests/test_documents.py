@@ -136,6 +136,14 @@ def test_the_guide_to_asynchronous_training_runs() -> None:
     assert names["reference"].updates == 1
 
 
+def test_the_guide_to_saves_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    names = _run("\n".join(_blocks((ROOT / "docs" / "saves.md").read_text(), "python")))
+    assert names["second"].steps == 8
+    whole = torch.load(tmp_path / "model.pt", weights_only=True)
+    assert all(torch.equal(whole[name], one) for name, one in names["everything"]["model"].items())
+
+
 def test_the_design_draws_the_program_that_it_follows() -> None:
     (shown,) = _blocks(DESIGN, "console")
     command, _, drawing = shown.partition("\n")

@@ -96,6 +96,7 @@ def test_a_schedule_of_ones_own_is_drawn_and_trains(alone: Callable[..., list[st
 
 def test_the_public_names() -> None:
     assert sorted(weft.__all__) == [
+        "Compression",
         "Pipeline",
         "Reference",
         "Stages",

@@ -1,9 +1,10 @@
-"""What the benchmarks of the runtime have: ranks, rows, contenders, ideal times and a report."""
+"""What other benchmarks have: ranks, rows, ideal times and a report; strikes and their verdicts."""
 
 import sys
 from pathlib import Path
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "runtime"))
+sys.path.append(str(Path(__file__).resolve().parents[1] / "survival"))
 
 from alone import Timing, alone, by_events, by_host, ideal_seconds, period
 from bench import Estimate, Job, Row, Watch, estimate, init, machine, median, reported, run
@@ -21,14 +22,20 @@ from contenders import (
     timed,
 )
 from contenders import Setting as PlainSetting
+from leftovers import strays
+from strikes import REASON, Strike, fail, kill, note
+from verdicts import LATE, said
 
 __all__ = [
+    "LATE",
+    "REASON",
     "Contender",
     "Estimate",
     "Job",
     "PlainSetting",
     "Row",
     "Samples",
+    "Strike",
     "Timing",
     "Turn",
     "Watch",
@@ -39,16 +46,21 @@ __all__ = [
     "by_host",
     "clear",
     "estimate",
+    "fail",
     "finished",
     "ideal_seconds",
     "init",
+    "kill",
     "machine",
     "median",
     "meet",
+    "note",
     "period",
     "reported",
     "rounds",
     "run",
+    "said",
     "step_seconds",
+    "strays",
     "timed",
 ]

@@ -83,9 +83,8 @@ def by_pipeline(
     results = [pipeline.step(*batch) for batch in batches]
     if pipeline.is_asynchronous:
         pipeline.drain()
-    device = work.batch.device
-    losses = [result.losses.to(device).sum() for result in results]  # added up where theirs are
-    if device.type == "cuda":
+    losses = [result.losses.cpu().sum() for result in results]  # added up where theirs are
+    if work.batch.is_cuda:
         torch.cuda.synchronize()  # gradients may have been kept on another stream
     return pipeline, losses
 
@@ -107,7 +106,7 @@ def by_reference(program: Program, work: Work, batches: Sequence[tuple[Tensor, T
         groups=scoped(program, None),
         seed=SEED,
     )
-    return stages, [reference.step(*batch) for batch in batches], optimizers
+    return stages, [reference.step(*batch).cpu() for batch in batches], optimizers
 
 
 def differences(

@@ -1,10 +1,11 @@
-"""Kills at random actions: do all other ranks say why, and end in time?
+"""Kills at random moments: do all other ranks say why, and end in time?
 
     python benchmarks/gpu/kills.py [--kills 30] [--transports peer] [--jobs 4] [--json FILE]
     python benchmarks/gpu/kills.py --device cpu --kills 6 --jobs 1
 
-Every job is two or three ranks that share the GPU without MPS. One of them, at a random forward or
-backward, kills itself (SIGKILL), raises, or stalls indefinitely, the latter after the first step.
+Every job is two or three ranks that share the GPU without MPS. One of them kills itself (SIGKILL),
+raises, or stalls indefinitely: at a random forward or backward (a stall after the first step),
+while the pipeline is made, or in a save, of which the one before has to stay readable.
 From then on the others have the deadline and some seconds; what is left of a job then is killed.
 """
 
@@ -24,24 +25,25 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from borrowed import machine
+from borrowed import LATE, machine, said, strays
 from common import ON_CPU, backend, mps, own_host
 from rich import box
 from rich.console import Console
 from rich.table import Table
-from struck import KINDS, MICROBATCHES, REASON, Job
+from struck import KINDS, PHASES, READER, REASON, Job
 
 SCRIPT = Path(__file__).with_name("struck.py")
 SCHEDULES = ("1f1b", "interleaved-1f1b", "zbv", "wpipe", "chimera")
 EVEN = ("chimera",)  # only with an even number of ranks
 GRACE = 5.0  # seconds after the deadline
+READING = 120.0  # seconds in which a save is loaded
 POLL = 0.02
-RANK = re.compile(r"^\[rank\d+\]: ")  # torch's, in front of every line of a traceback
 COLUMNS = (
     "kills",
     "ended in time",
     "named the cause",
     "left over",
+    "saves lost",
     "last error s",
     "last end s",
     "not struck",
@@ -52,13 +54,14 @@ COLUMNS = (
 
 
 def jobs_of(arguments: argparse.Namespace, transport: str) -> Iterator[Job]:
-    """The same for the same seed: every kind as often, the rest by chance."""
+    """The same for the same seed: every kind as often in every phase, the rest by chance."""
     chance = random.Random(f"{arguments.seed} {transport}")
     for number in range(arguments.kills):
+        turn, kind = divmod(number, len(KINDS))
         ranks = chance.choice((2, 3))
         schedule = chance.choice([one for one in SCHEDULES if ranks == 2 or one not in EVEN])
         job = Job(
-            kind=[*KINDS][number % len(KINDS)],
+            kind=[*KINDS][kind],
             victim=chance.randrange(ranks),
             call=0,
             schedule=schedule,
@@ -67,9 +70,9 @@ def jobs_of(arguments: argparse.Namespace, transport: str) -> Iterator[Job]:
             transport=transport,
             backend=backend(transport),
             deadline=arguments.deadline,
+            phase=arguments.phases[turn % len(arguments.phases)],
         )
-        held = len(job.program.placement.held[job.victim])
-        yield job._replace(call=chance.randrange(2 * held * MICROBATCHES))
+        yield job._replace(call=chance.randrange(job.moments))
 
 
 class Rank(NamedTuple):
@@ -82,12 +85,13 @@ class Rank(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """What became of a job; `struck` is the action, if it was reached."""
+    """What became of a job; `struck` is the moment, if it was reached."""
 
     job: Job
     struck: str
     ranks: Sequence[Rank]
     strays: int  # processes that ranks have left
+    lost: str = ""  # why the last complete save cannot be read
 
     @property
     def others(self) -> list[Rank]:
@@ -122,13 +126,15 @@ class Outcome(NamedTuple):
 
 
 def is_cause(job: Job, said: str) -> bool:
-    """Whether an error of Weft says what happened."""
-    what = {
-        "kill": rf"device {job.victim} (died|has left)",
-        "raise": rf"device {job.victim} failed.* {REASON}",
-        "stall": r"nothing came within the deadline of .* was waiting for .* of device",
-    }[job.kind]
-    return re.match(rf"weft\.errors\.\w+: {what}", said) is not None
+    """Whether an error of Weft says what happened, or it is the error itself."""
+    if job.phase != "steps" and (job.kind, said) == ("raise", f"RuntimeError: {REASON}"):
+        return True
+    gone = rf"device {job.victim} (died|has left)"
+    what = {"kill": gone, "raise": rf"device {job.victim} failed.* {REASON}", "stall": LATE}
+    causes = [what[job.kind]]
+    if job.phase == "start-up":  # others may wait for it to come, or notice the end of its script
+        causes += [gone, LATE]
+    return any(re.match(rf"weft\.errors\.\w+: {one}", said) for one in causes)
 
 
 # a job
@@ -148,21 +154,35 @@ def outcome(job: Job, arguments: argparse.Namespace) -> Outcome:
                 process.kill()
                 process.wait()
         ranks = [
-            Rank(_raised(folder, rank), end, process.returncode, _said(folder / f"{rank}.txt"))
+            Rank(_raised(folder, rank), end, process.returncode, said(folder / f"{rank}.txt"))
             for rank, (end, process) in enumerate(zip(ends, processes, strict=True))
         ]
-        return Outcome(job, mark.get("what", ""), ranks, strays(processes))
+        left = len(strays(process.pid for process in processes))
+        lost = _lost(job, folder, variables) if mark and job.phase == "save" else ""
+        return Outcome(job, mark.get("what", ""), ranks, left, lost)
 
 
 def _started(
-    job: Job, rank: int, folder: Path, variables: Mapping[str, str]
+    job: Job, rank: int | str, folder: Path, variables: Mapping[str, str]
 ) -> subprocess.Popen[bytes]:
-    environment = {**os.environ, **own_host(rank), **variables}
+    environment = {**os.environ, **own_host(0 if rank == READER else int(rank)), **variables}
     command = [sys.executable, str(SCRIPT), json.dumps(job._asdict()), str(rank), str(folder)]
     with (folder / f"{rank}.txt").open("wb") as file:
         return subprocess.Popen(
             command, env=environment, stdout=file, stderr=file, start_new_session=True
         )
+
+
+def _lost(job: Job, folder: Path, variables: Mapping[str, str]) -> str:
+    """Why another process cannot go on from the last complete save."""
+    reader = _started(job, READER, folder, variables)
+    try:
+        return said(folder / f"{READER}.txt") if reader.wait(READING) else ""
+    except subprocess.TimeoutExpired:
+        return f"took longer than {READING:g} s"
+    finally:
+        reader.kill()
+        reader.wait()
 
 
 def _is_over(folder: Path, processes: Sequence[subprocess.Popen[bytes]]) -> bool:
@@ -202,26 +222,6 @@ def _raised(folder: Path, rank: int) -> float | None:
     return own["when"] - mark["when"] if mark and own else None
 
 
-def _said(file: Path) -> str:
-    """The error that a script has ended with, or its last words."""
-    lines = [RANK.sub("", line) for line in file.read_text(errors="replace").splitlines()]
-    errors = [line for line in lines if re.match(r"[\w.]+(Error|Exit|Disagreement)\b", line)]
-    return (errors or [line for line in lines if line] or [""])[-1]
-
-
-def strays(processes: Sequence[subprocess.Popen[bytes]]) -> int:
-    """How many processes live in the sessions of ranks that have ended."""
-    sessions = {process.pid for process in processes}
-    found = 0
-    for file in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            state, _, _, session, *_ = file.read_text().rpartition(")")[2].split()
-        except OSError:
-            continue  # ended meanwhile
-        found += int(session) in sessions and state != "Z"
-    return found
-
-
 # the report
 
 
@@ -237,6 +237,7 @@ def shown(outcomes: Sequence[Outcome]) -> Table:
             sum(one.is_in_time for one in struck),
             sum(one.is_named for one in struck),
             sum(one.left_over for one in struck),
+            sum(bool(one.lost) for one in struck),
             *(f"{max(times):.1f}" for times in slowest),
             len(here) - len(struck),
         )
@@ -247,11 +248,12 @@ def shown(outcomes: Sequence[Outcome]) -> Table:
 def line(one: Outcome) -> str:
     job = one.job
     words = [job.transport, job.schedule, f"{job.ranks} ranks", f"{job.kind} of {job.victim}"]
-    words.append(f"at {one.struck} {job.call}" if one.struck else "NOT STRUCK")
+    words.append(f"in {job.phase} at {one.struck} {job.call}" if one.struck else "NOT STRUCK")
     words.append("error {:.1f} s, end {:.1f} s".format(*one.slowest))
     facts = {"LATE": not one.is_in_time, "NOT NAMED": not one.is_named, "LEFT": one.left_over}
+    facts["LOST"] = bool(one.lost)
     wrong = [name for name, is_so in facts.items() if is_so]
-    said = [f"\n    {number}: {rank}" for number, rank in enumerate(one.ranks)]
+    said = [f"\n    {number}: {rank}" for number, rank in enumerate([*one.ranks, one.lost])]
     return "  ".join([*words, *wrong]) + "".join(said if wrong or not one.struck else [])
 
 
@@ -265,6 +267,7 @@ def saved(arguments: argparse.Namespace, outcomes: Sequence[Outcome]) -> None:
                 "is_in_time": one.is_in_time,
                 "is_named": one.is_named,
                 "left_over": one.left_over,
+                "lost": one.lost,
                 "ranks": [rank._asdict() for rank in one.ranks],
             }
             for one in outcomes
@@ -277,6 +280,7 @@ def parsed() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--transports", nargs="+", choices=tuple(ON_CPU), default=[*ON_CPU])
+    parser.add_argument("--phases", nargs="+", choices=tuple(PHASES), default=[*PHASES])
     parser.add_argument("--kills", type=int, default=30, help="by each transport")
     parser.add_argument("--jobs", type=int, default=4, help="at once")
     parser.add_argument("--deadline", type=float, default=5.0)

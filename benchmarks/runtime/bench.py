@@ -181,7 +181,7 @@ def machine() -> dict[str, Any]:
 
 def over_gloo(rank: int, store: str, setting: Setting, arguments: argparse.Namespace) -> None:
     """Make this process a rank of a group over gloo, as urgent as it may be."""
-    _hurry()
+    hurry()
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     init("gloo", rank, store, setting, arguments)
 
@@ -267,7 +267,7 @@ def _rank(
         telling.send(traceback.format_exc())
 
 
-def _hurry() -> bool:
+def hurry() -> bool:
     """Real-time priority for all threads to come, where it is permitted."""
     try:
         os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(PRIORITY))
@@ -278,7 +278,7 @@ def _hurry() -> bool:
 
 def _may_hurry() -> bool:
     """Whether ranks run with real-time priority."""
-    is_permitted = _hurry()
+    is_permitted = hurry()
     if is_permitted:
         os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
     return is_permitted

@@ -20,11 +20,12 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from weft.draw import show
-    from weft.runtime import Pipeline, Reference, Stages, Staleness, losses, split
+    from weft.runtime import Compression, Pipeline, Reference, Stages, Staleness, losses, split
     from weft.web import explore
 
 __version__ = "0.1.0"
 __all__ = [
+    "Compression",
     "Pipeline",
     "Reference",
     "Stages",
@@ -37,6 +38,7 @@ __all__ = [
 ]
 
 _HOMES = {
+    "Compression": "weft.runtime",
     "Pipeline": "weft.runtime",
     "Reference": "weft.runtime",
     "Stages": "weft.runtime",

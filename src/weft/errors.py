@@ -5,6 +5,7 @@ WeftError
 │   ├── NotationError     a file or text that does not parse: where, and why
 │   ├── ShapeError        a schedule refuses this shape: the reason and the nearest that works
 │   ├── Disagreement      ranks were given different things: which ranks, and what
+│   ├── SaveError         a save cannot be written or read: which, and why; on all ranks
 │   └── UnknownSchedule   no schedule of that name: the nearest that exists
 ├── ProgramError          a readable program breaks a rule: every finding, in order
 ├── RankError             another rank failed, died, left or kept this one waiting
@@ -50,6 +51,10 @@ class ShapeError(InputError):
 
 class Disagreement(InputError):
     """Ranks were given different things; all of them raise this."""
+
+
+class SaveError(InputError):
+    """A save cannot be written, or is not one of this model; all ranks raise this."""
 
 
 class UnknownSchedule(InputError):

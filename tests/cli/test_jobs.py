@@ -30,6 +30,7 @@ def asked(*words: str) -> Job:
         Sizes(**bundle(SHAPE)),
         Training(**bundle(Training.__dataclass_fields__)),
         Source(**bundle(Source.__dataclass_fields__)),
+        given["replicas"],
     )
 
 
@@ -50,9 +51,19 @@ def test_every_option_is_a_key() -> None:
     names = ["schedule", *SHAPE, *(name for one in bundles for name in one.__dataclass_fields__)]
     missing = {name.replace("_", "-") for name in names} - set(found)
     absent = {"column", "data", "precision", "model", "token-type", "vocabulary", "round", "temper"}
+    absent |= {"compress"}
     assert missing == absent
     assert found["predict"] is False
     assert (found["variant"], found["pipes"]) == ("doubling", 2)
+    assert found["replicas"] == 1
+
+
+def test_replicas_multiply_devices_and_microbatches_and_are_kept_apart() -> None:
+    job = asked("-d", "2", "-n", "4", "--replicas", "3")
+    settings = settings_of(job)
+    assert (settings.program.devices, settings.program.microbatches) == (6, 12)
+    found = tomllib.loads(as_config(job, settings))
+    assert [found[name] for name in ("replicas", "devices", "microbatches")] == [3, 2, 4]
 
 
 def test_what_auto_came_to_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,7 @@ from typing import TypeAlias
 
 import pytest
 
-from weft.train.signals import clearing_up
+from weft.train.signals import clearing_up, heeding, noted
 
 SIZES = "-d 2 -n 2 --layers 2 --hidden 8 --heads 1 --context 8 --steps 20000"
 ALONE = [sys.executable, "-m", "weft", "train"]
@@ -87,17 +87,34 @@ def test_an_interrupt_of_torchrun_leaves_no_process(tmp_path: Path) -> None:
         interrupted(process)
         assert at_end(terminal)
         assert process.wait(timeout=10) != 0
+    assert was_saved(tmp_path)
+
+
+def was_saved(folder: Path) -> bool:
+    """Whether a run is saved after the last step that it has written, and nothing is half there."""
+    lines = (folder / "runs" / "1f1b" / "metrics.jsonl").read_text().splitlines()
+    names = [path.name for path in (folder / "runs" / "1f1b" / "saves").iterdir()]
+    return names == [f"step-{len(lines):06d}"]
 
 
 @needs_proc
-@pytest.mark.parametrize("end", [interrupted, subprocess.Popen.terminate, subprocess.Popen.kill])
-def test_a_signal_leaves_neither_process_nor_folder(end: End, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("end", "status"),
+    [
+        (interrupted, 130),
+        (subprocess.Popen.terminate, 143),
+        (subprocess.Popen.kill, -signal.SIGKILL),
+    ],
+)
+def test_a_signal_leaves_neither_process_nor_folder(end: End, status: int, tmp_path: Path) -> None:
     with training(ALONE, tmp_path) as (process, terminal):
         assert [*tmp_path.glob("weft-*")] != []
         end(process)
         assert at_end(terminal)
-        assert process.wait(timeout=10) != 0
+        assert process.wait(timeout=10) == status
     assert [*tmp_path.glob("weft-*")] == []
+    assert (tmp_path / "runs" / "1f1b" / "metrics.jsonl").exists()
+    assert status < 0 or was_saved(tmp_path)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
@@ -107,6 +124,22 @@ def test_a_signal_that_would_end_a_process_at_once_lets_it_clear_up(number: sign
         signal.raise_signal(number)
     assert raised.value.code == 128 + number
     assert signal.getsignal(number) == signal.SIG_DFL
+
+
+def test_a_second_signal_ends_at_once_unless_it_is_the_same_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A terminal signals all processes, and torchrun passes the signal on besides."""
+    with heeding() as request:
+        request.pass_on = noted
+        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGTERM)
+        assert request.number == signal.SIGINT
+        monkeypatch.setattr("weft.train.signals.SAME", -1.0)
+        with pytest.raises(SystemExit) as raised:
+            signal.raise_signal(signal.SIGTERM)
+    assert raised.value.code == 143
+    assert signal.getsignal(signal.SIGINT) == signal.default_int_handler
 
 
 @needs_proc

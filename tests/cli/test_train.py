@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+from dataclasses import replace
 from pathlib import Path
 from shlex import split
 
@@ -13,6 +14,8 @@ import pytest
 import torch
 
 from tests.cli.running import process, refused, weft
+from weft.cli.runs import Watching
+from weft.train import Metrics, Notice, Saved
 
 SHAPE = ["-d", "2", "-n", "4", "--layers", "4", "--hidden", "32", "--context", "32"]
 JOB = [*SHAPE, "--steps", "3", "--seed", "5", "--dropout", "0.1"]
@@ -40,6 +43,42 @@ def test_processes_print_the_losses_of_the_reference(schedule: str, tmp_path: Pa
     assert again.stdout == alone.stdout
 
 
+def test_replicas_in_processes_stop_and_go_on_with_the_losses_of_the_reference(
+    tmp_path: Path,
+) -> None:
+    words = ["train", "-d", "1", "-n", "2", "--replicas", "2", *TINY, "--steps", "5", "--json"]
+    kept = [*words, "--save-every", "2", "--keep", "2", "--out", str(tmp_path / "run")]
+    first = weft(*kept, "--stop-after", "3")
+    assert first.exit_code == 0, first.stderr
+    again = weft(*kept, "--resume")
+    assert again.exit_code == 0, again.stderr
+    assert again.stderr == f"weft: going on after step 3 of {tmp_path / 'run'}\n"
+    losses = json.loads(again.stdout)["losses"]
+    assert json.dumps({"losses": losses}) == weft(*words, ALONE).stdout.strip()
+    assert json.loads(first.stdout)["losses"] == losses[:3]
+    saved = sorted(path.name for path in (tmp_path / "run" / "saves").iterdir())
+    assert saved == ["step-000004", "step-000005"]
+    over = weft(*kept, "--resume")
+    assert json.loads(over.stdout)["losses"] == losses
+    assert "has taken its 5 steps" in over.stderr
+    refused(weft(*kept), "exists", "--resume")
+    refused(weft(*kept, "--resume", "--seed", "9"), "saved with seed 0 instead of 9")
+
+
+def test_progress_says_which_step_was_saved_last() -> None:
+    shown, said = list[str](), list[str]()
+    watching = Watching(lambda fraction, words: shown.append(words), 50, said.append)
+    step = Metrics(21, 2.5, 1e-3, 0.5, 1e4, 0.01, 0.25)
+    for news in (step, Saved(20), replace(step, step=22), Notice("other versions")):
+        watching.take(news)
+    assert (
+        shown[0] == "step 21/50  loss 2.500  lr 1.0e-03  norm 0.50  10,000 tokens/s  bubble 25.0%"
+    )
+    assert shown[1] == f"{shown[0]}  saved step 20"
+    assert shown[2].endswith("saved step 20")
+    assert said == ["other versions"]
+
+
 def test_tokens_and_a_file_of_settings_in_processes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -49,6 +88,7 @@ def test_tokens_and_a_file_of_settings_in_processes(
     (tmp_path / "run.toml").write_text(
         'data = "tokens.bin"\ntoken-type = "uint32"\nlayers = 2\nhidden = 16\nsteps = 9\n'
         'devices = 2\nmicrobatches = 2\ncontext = 16\nprecision = "bf16"\n'
+        'compress = "fp8"\n'
     )
     words = ["--config", "run.toml", "--steps", "2", "--json", "--out", "run"]
     run = weft("train", *words)
@@ -57,11 +97,12 @@ def test_tokens_and_a_file_of_settings_in_processes(
     alone = weft("train", "--config", str(tmp_path / "run" / "settings.toml"), "--json", ALONE)
     assert json.dumps({"losses": found["losses"]}) == alone.stdout.strip()
     assert "vocabulary = 300\n" in (tmp_path / "run" / "settings.toml").read_text()
-    assert 'precision = "bf16"\n' in (tmp_path / "run" / "settings.toml").read_text()
-    single = (tmp_path / "run.toml").read_text().replace('precision = "bf16"\n', "")
-    (tmp_path / "single.toml").write_text(single)
-    full = weft("train", "--config", str(tmp_path / "single.toml"), *words[2:5], ALONE)
-    assert full.stdout != alone.stdout, "so that it matters"
+    for line in ('precision = "bf16"\n', 'compress = "fp8"\n'):
+        assert line in (tmp_path / "run" / "settings.toml").read_text()
+        without = (tmp_path / "run.toml").read_text().replace(line, "")
+        (tmp_path / "without.toml").write_text(without)
+        other = weft("train", "--config", str(tmp_path / "without.toml"), *words[2:5], ALONE)
+        assert other.stdout != alone.stdout, "so that it matters"
 
 
 def test_a_run_without_tensorboard_says_so_once(
@@ -97,6 +138,11 @@ def test_the_reference_prints_a_table() -> None:
         ("--heads 3 --reference", "3 heads do not divide 64"),
         ("--steps 0", "0 is not a whole number from 1 to"),
         ("--out .", "exists"),
+        ("--resume", "name its folder with --out"),
+        ("--resume --out .", "exists; name a folder that does not"),
+        ("--save-every 2 --json", "say where, with --out"),
+        ("--reshape --out new", "add --resume"),
+        ("--keep 0", "0 is not a whole number from 1 to"),
         ("--learning-rate nan", "nan is not a number from 0 to 1"),
         ("--vocabulary 9", "--vocabulary is for tokens"),
         ("--token-type uint16", "--token-type is for tokens"),

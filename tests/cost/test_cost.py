@@ -116,6 +116,25 @@ def test_gradients_travel_to_a_sum_that_was_measured_without_their_way() -> None
         assert not with_sums(program, mark).delays(program)[is_summed].any()
 
 
+def test_copies_that_share_an_update_send_each_other_shares() -> None:
+    """7 s + 3 / 2 s for half of the gradients, 7 s + 2 / 2 s for half of the weights."""
+    program = executable(chimera(devices=2, microbatches=2), is_sharded=True)
+    cost = with_sums(program, Provenance.MEASURED)
+    cost = replace(cost, memory=replace(cost.memory, weights=(4.0, 4.0)))
+    needs, kind = program.dependencies, program.actions.kind
+    is_away = program.device_of[needs.producer] != program.device_of[needs.consumer]
+    for reader, seconds in ((Kind.REDUCE, 8.5), (Kind.GATHER, 8.0)):
+        assert {*cost.delays(program)[is_away & (kind[needs.consumer] == reader)]} == {seconds}
+
+
+def test_what_is_summed_and_gathered_takes_as_long_as_a_sum_alone() -> None:
+    program = executable(chimera(devices=2, microbatches=2), is_sharded=True)
+    cost = Share().cost(program)
+    seconds = replace(cost, times=replace(cost.times, reduce=(3.0, 3.0))).durations(program)
+    for kind in (Kind.REDUCE, Kind.GATHER):
+        assert {*seconds[program.actions.kind == kind]} == {1.5}
+
+
 def test_of_tied_weights_only_the_latency_is_known() -> None:
     program = executable(programs.one_f_one_b(2, 2), ties=((0, 1),))
     delays, dependencies = (

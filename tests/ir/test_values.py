@@ -247,6 +247,23 @@ def test_a_reduction_reads_every_pipe() -> None:
     assert _reads(program, update[1]) == {(reduce[1], Value.WEIGHT_GRADIENT)}
 
 
+def test_a_gather_reads_the_updates_of_every_pipe_and_is_read_in_their_place() -> None:
+    gather = [Action(0, Kind.GATHER, version=0, pipe=pipe) for pipe in range(2)]
+    update = [Action(0, Kind.UPDATE, version=0, pipe=pipe) for pipe in range(2)]
+    lanes: dict[Lane, Content] = {}
+    for pipe in range(2):
+        use = Action(0, F, 2 + pipe, version=1)
+        lanes[Lane(pipe)] = [Action(0, F, pipe), Action(0, B, pipe), update[pipe], use]
+        lanes[Lane(pipe, Stream.REDUCE)] = [gather[pipe]]
+    program = Program.build(
+        "two copies", Placement(((0,), (1,))), lanes, microbatches=2, pipe_of=[0, 1]
+    )
+    made = {(one, Value.WEIGHTS) for one in update}
+    assert _reads(program, gather[0]) == _reads(program, gather[1]) == made
+    use = Action(0, F, 3, version=1, pipe=1)
+    assert _reads(program, use) == {(gather[1], Value.WEIGHTS)}
+
+
 def test_a_version_is_freed_after_its_last_use() -> None:
     free = Action(0, Kind.FREE, version=0)
     lane = [

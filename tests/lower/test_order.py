@@ -11,9 +11,10 @@ from weft.cost import Share
 from weft.errors import ProgramError
 from weft.ir.actions import Index
 from weft.ir.graph import Graph, Stage
+from weft.ir.kinds import Kind
 from weft.ir.program import Program
 from weft.lower import executable, launch_order
-from weft.schedules import Schedule, Shape
+from weft.schedules import REGISTRY, Schedule, Shape
 from weft.simulate import simulate
 from weft.timeline import Timeline
 from weft.verify import verify
@@ -68,3 +69,20 @@ def test_a_circle_has_no_order() -> None:
     times = np.zeros(len(program))
     with pytest.raises(ProgramError, match="never ends"):
         launch_order(Timeline(program, Share().cost(program), times, times))
+
+
+@pytest.mark.parametrize("name", ["chimera", "dualpipe"])
+def test_no_device_waits_for_a_norm_before_it_takes_part_in_the_sums_of_it(name: str) -> None:
+    """Hosts that launch in this order come to an end, though updates wait for all sums."""
+    bare = REGISTRY[name](devices=4, microbatches=8)
+    program = executable(bare, norms=[range(bare.stages)])
+    kind, order = program.actions.kind, launch_order(simulate(program)).tolist()
+    sums = set(np.flatnonzero(kind == Kind.REDUCE).tolist())
+    hosts = [[r for r in order if program.device_of[r] == d] for d in range(program.devices)]
+    launched = set[int]()
+    while any(hosts):
+        before = len(launched)
+        for rows in hosts:
+            while rows and (kind[rows[0]] != Kind.UPDATE or sums <= launched):
+                launched.add(rows.pop(0))
+        assert len(launched) > before

@@ -93,7 +93,8 @@ def test_every_schedule_runs_on_one_wire(
 
 
 def test_transfers_come_as_their_values_do() -> None:
-    ordered = one_wire(executable(programs.one_f_one_b(2, 3)))
+    program = executable(programs.one_f_one_b(2, 3))
+    ordered = one_wire(program, Share().cost(program))
     assert words(ordered, Lane(0, Stream.WIRE)) == (
         "send:0-1F0 send:0-1F1 recv:0-1B0 send:0-1F2 recv:0-1B1 recv:0-1B2"
     )
@@ -329,3 +330,16 @@ def test_an_order_repeats_by_costs_that_never_settle_alike(seed: int) -> None:
     times = tuple(source.random() * 5 for _ in range(program.stages))
     cost = replace(cost, times=replace(cost.times, forward=times))
     assert_ordered(program, cost)
+
+
+@pytest.mark.parametrize("name", ["1f1b", "interleaved-1f1b", "zbv", "dualpipev"])
+@pytest.mark.parametrize("latency", [0.02, 0.1, 0.3])
+def test_without_a_cost_one_order_of_transfers_takes_hardly_longer(
+    name: str, latency: float
+) -> None:
+    """Whatever transfers take, as long as it is less than what they carry took to compute."""
+    program = executable(REGISTRY[name](devices=4, microbatches=16), is_updating=False)
+    share = Share(input_grad=1.1, weight_grad=1.1, latency=latency * program.placement.share)
+    ordered = one_wire(program)
+    least = simulate(program, share.cost(program)).makespan
+    assert simulate(ordered, share.cost(ordered)).makespan <= 1.006 * least

@@ -86,7 +86,7 @@ def actions(draw: DrawFn, graph: Graph, pipes: int, ties: Groups) -> Action:
     version, segment = draw(optional), draw(optional)
     if not kind.has_microbatch:
         pipe = draw(st.integers(0, pipes - 1))
-        if ties and kind in (Kind.REDUCE, Kind.UPDATE) and draw(st.booleans()):
+        if ties and kind in (Kind.REDUCE, Kind.UPDATE, Kind.GATHER) and draw(st.booleans()):
             edge = draw(st.integers(0, len(ties) - 1))
             stage = draw(st.sampled_from(ties[edge]))
         return Action(stage, kind, version=version, pipe=pipe, edge=edge, segment=segment)

@@ -178,7 +178,7 @@ def test_a_program_may_lack_a_lane() -> None:
         ("place 0 1", "place 0 1\ntie 0 x", 6, "'x' is no whole number"),
         ("place 0 1", "place 0 1\nnorm 0 1\nnorm 1", 7, "one norm, not several"),
         ("0F0 0F1", "0F0 0U@0~0", 6, "stage 0 has no end of a tied weight 0"),
-        ("0F0 0F1", "0F0 0F1~0", 6, "only a sum or an update names a tied weight"),
+        ("0F0 0F1", "0F0 0F1~0", 6, "only a sum, an update or a gather names a tied weight"),
         ("device 0:", "device 0: [ ]", 6, "takes a line `period 4 versions 1 repeats 3`"),
         ("device 0:", "device 0: ] [", 6, "one [ and one ]"),
         ("device 0:", "device 0", 6, "a lane reads"),

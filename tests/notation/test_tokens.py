@@ -34,6 +34,8 @@ ACTIONS = {
     "2U@0~5#1": Action(2, Kind.UPDATE, version=0, pipe=1, edge=5),
     "reduce:2@0": Action(2, Kind.REDUCE, version=0),
     "reduce:2@0~1": Action(2, Kind.REDUCE, version=0, edge=1),
+    "gather:2@0": Action(2, Kind.GATHER, version=0),
+    "gather:2@0~1#1": Action(2, Kind.GATHER, version=0, pipe=1, edge=1),
     "free:2@5#3": Action(2, Kind.FREE, version=5, pipe=3),
 }
 

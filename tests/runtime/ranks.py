@@ -28,7 +28,8 @@ import torch.distributed as dist
 
 SECONDS = 90.0  # that a rank gets
 PATIENCE = datetime.timedelta(seconds=60)  # of a rank that waits for another to join
-PRELOADED = ["__main__", "torch._dynamo", "weft.runtime", "weft.schedules", __name__]
+TORCHS = ["torch._dynamo", "torch.distributed.tensor.parallel", "torch.distributed.fsdp"]
+PRELOADED = ["__main__", *TORCHS, "weft.runtime", "weft.schedules", __name__]
 
 TRANSPORTS = ("shared", "gloo")
 CONTEXT = get_context("forkserver")

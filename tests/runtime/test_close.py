@@ -19,7 +19,7 @@ from tests.runtime.ranks import SECONDS, Ended, run
 from weft.errors import InputError, RankError
 from weft.runtime import Pipeline
 from weft.runtime.ranks.carriers import Carrier
-from weft.runtime.transport.message import Receive, Values
+from weft.runtime.transport.message import Meet, Values
 from weft.schedules import chimera, one_f_one_b
 
 PROGRAM = one_f_one_b(devices=2, microbatches=4)
@@ -99,10 +99,8 @@ def end_at_once(transport: Carrier) -> str:
     pipeline.step(*DATA[0])
     if dist.get_rank() == 1:
         for exchange in pipeline._parts.weights._exchanges.values():
-            exchange._receives = [
-                {index: partial(slowly, receive) for index, receive in found.items()}
-                for found in exchange._receives
-            ]
+            lines = exchange._lines
+            lines._meets = [partial(slowly, meet) for meet in lines._meets]
     try:
         pipeline.step(*DATA[1])
     except RankError as error:
@@ -110,10 +108,10 @@ def end_at_once(transport: Carrier) -> str:
     return "done"
 
 
-def slowly(receive: Receive) -> Values:
+def slowly(meet: Meet) -> list[Values]:
     """Receive once the sender had time to end."""
     time.sleep(1)
-    return receive()
+    return meet()
 
 
 @both_transports

@@ -6,6 +6,7 @@ import os
 import re
 import socket
 from concurrent.futures import ThreadPoolExecutor
+from threading import Event
 
 import pytest
 
@@ -13,6 +14,7 @@ from tests.runtime.meshes import meshes
 from weft.errors import RankError
 from weft.runtime.ranks.mesh import Mesh
 from weft.runtime.ranks.records import FRAME, Record
+from weft.runtime.transport.exchange import connected
 
 
 def received_by(mesh: Mesh) -> list[tuple[int, bytes]]:
@@ -61,6 +63,28 @@ def test_what_a_socket_does_not_take_at_once_leaves_later_in_order() -> None:
         one.wait(lambda: not one._peers[1].unsent, lambda: "room")
         listening.result()
         assert [content for _, content in heard] == texts
+
+
+def test_a_gathering_is_over_once_all_has_left() -> None:
+    """More than a socket holds: whoever then waits for something else sends nothing meanwhile."""
+    share = bytes(1 << 22)
+    with meshes(2) as (one, other), ThreadPoolExecutor() as threads:
+        gathering = threads.submit(one.gather, share, "all shares")
+        assert other.gather(b"", "all shares") == [share, b""]
+        gathering.result()
+        assert not one._peers[1].unsent
+
+
+def test_whoever_may_keep_gloo_waiting_is_named() -> None:
+    """Gloo does not say which rank does not answer."""
+    with meshes(3) as (_, mesh, _):
+        mesh.deadline = 0.1
+        with pytest.raises(RankError) as caught:
+            connected(mesh, lambda _: Event().wait(1))
+    assert str(caught.value) == (
+        "nothing came within the deadline of 0.1 s; device 1 was waiting for devices 0 and 2 to"
+        " connect"
+    )
 
 
 def test_files_are_taken_in_the_order_in_which_they_were_given() -> None:

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import weakref
-from threading import Event
+from threading import Event, Timer
 from typing import Any
 
 import pytest
@@ -71,7 +71,7 @@ class Work:
 
 class Communicators:
     def __init__(self) -> None:
-        self.wires, self.sums = Communicator(), Communicator()
+        self.wires, self.sums, self.numbers = Communicator(), Communicator(), range(2)
         self.is_aborted = Event()
 
     def abort(self) -> None:
@@ -207,12 +207,21 @@ def test_what_is_sent_is_kept_until_the_transfer_is_over() -> None:
         transport.close()
 
 
-def test_sums_take_a_communicator_of_their_own() -> None:
-    with meshes(2) as (one, _):
+def test_sums_take_a_communicator_of_their_own_and_go_both_ways_at_once() -> None:
+    """Neither rank's send may wait for what the other launches after its own."""
+    with meshes(2) as (one, other):
         transport, both = nccl(one)
-        transport.sender(route(0, Direction.BOTH), Unknown())([torch.zeros(3)])
-        assert (both.wires.launched, both.sums.launched) == ([], [[("send", 1)]])
+        far, _ = nccl(other)
+        there, back = route(0, Direction.BOTH), route(1, Direction.BOTH, source=1)
+        meet = transport.meeting([there], [back])
+        transport.sender(there, Unknown())([torch.zeros(3)])
+        far.sender(back, Unknown())([torch.zeros(3)])
+        assert (both.wires.launched, both.sums.launched) == ([], [])
+        ((found,),) = meet()
+        assert (both.wires.launched, both.sums.launched) == ([], [[("send", 1), ("receive", 1)]])
+        assert torch.equal(found, torch.full((3,), 7.0))
         transport.close()
+        far.close()
 
 
 def test_values_that_change_are_refused() -> None:
@@ -235,6 +244,17 @@ def test_whoever_fails_is_named_not_the_communicator_that_was_aborted_for_it() -
         both.wires.error = "NCCL communicator was aborted"
         transport.sender(route(0, Direction.ACTIVATION), Fixed(layout(2)))([torch.zeros(2)])
         with pytest.raises(RankError, match="device 1 failed at 1F0: out of luck"):
+            transport.post(True)
+        transport.close()
+
+
+def test_a_rank_that_died_is_named_where_nccl_has_noticed_first() -> None:
+    with meshes(2) as (one, other):
+        transport, both = nccl(one)
+        both.wires.error = "ncclRemoteError"
+        transport.sender(route(0, Direction.ACTIVATION), Fixed(layout(2)))([torch.zeros(2)])
+        Timer(0.2, other.fail, ("device 1 died",)).start()
+        with pytest.raises(RankError, match="device 1 died"):
             transport.post(True)
         transport.close()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 from tests.runtime.asynchrony import momentum
 from tests.runtime.models import batches, squared
 from tests.runtime.test_both import differences, slices
-from weft.cost import Cost
+from weft.cost import Cost, Share
 from weft.ir.program import Program
 from weft.lower import one_wire
 from weft.runtime import Pipeline
@@ -19,7 +20,16 @@ from weft.runtime.ranks import world
 from weft.runtime.ranks.world import World
 from weft.runtime.task import Task
 from weft.runtime.transport.loopback import Loopback
-from weft.runtime.transport.message import Message, Post, Receive, Route, Shapes, Values
+from weft.runtime.transport.message import (
+    Meet,
+    Message,
+    Post,
+    Receive,
+    Route,
+    Shapes,
+    Unknown,
+    Values,
+)
 from weft.schedules import REGISTRY, Shape
 
 
@@ -49,6 +59,10 @@ class Ordered(Loopback):
             return receive()
 
         return take if self.is_far(route.source, route.destination) else receive
+
+    def meeting(self, outgoing: Sequence[Route], incoming: Sequence[Route]) -> Meet:
+        receives = [Loopback.receiver(self, route, Unknown()) for route in incoming]
+        return lambda: [receive() for receive in receives]
 
     @staticmethod
     def is_far(source: int, destination: int) -> bool:
@@ -115,7 +129,10 @@ def test_the_program_of_a_pipeline_says_in_which_order() -> None:
 @pytest.mark.parametrize("name", ["1f1b", "interleaved-1f1b", "zbv", "dualpipev"])
 def test_who_reads_a_message_is_launched_after_its_group(name: str) -> None:
     program = program_of(name)
-    with Pipeline(slices(program), program, loss=squared, transport="loopback") as pipeline:
+    cost = Share().cost(program)  # messages that take no time are there at once, in groups
+    with Pipeline(
+        slices(program), program, loss=squared, transport="loopback", cost=cost
+    ) as pipeline:
         lanes: Any = pipeline._parts.training._lanes
         plan, ends = lanes._planner.until(program.microbatches), lanes.binder.wires.ends
         order = [entry.row for entries in plan.threads.values() for entry in entries]
@@ -136,3 +153,11 @@ def test_evaluation_keeps_the_order_too() -> None:
     for stage in stages:
         value = stage.eval()(value)
     assert found.item() == pytest.approx(squared(value, target).item(), rel=1e-5)
+
+
+@pytest.mark.parametrize("name", ["interleaved-1f1b", "pipedream-2bw"])
+def test_what_is_compressed_is_posted_before_it_is_read_too(name: str) -> None:
+    program = program_of(name)
+    settings: dict[str, Any] = {"transport": "loopback", "compress": "fp8"}
+    assert differences(slices(program), program, [True] * 3, **settings) == []
+    assert Ordered.made[0].groups

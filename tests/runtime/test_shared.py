@@ -16,6 +16,7 @@ from weft.errors import RankError
 from weft.ir.kinds import Direction
 from weft.runtime.ranks.window import Windows
 from weft.runtime.transport.blocks import KEPT, PAGE
+from weft.runtime.transport.host import HostMemory
 from weft.runtime.transport.message import Message, Receive, Route, Send, Unknown
 from weft.runtime.transport.shared import KNOWN, Shared
 
@@ -40,6 +41,12 @@ def send(shared: Shared, microbatch: int = 0, source: int = 0) -> Send:
 
 def receive(shared: Shared, microbatch: int = 0, source: int = 0) -> Receive:
     return shared.receiver(route(microbatch, source), Unknown())
+
+
+class LateMemory(HostMemory):
+    """As memory of a GPU is read: when somebody asks for a value."""
+
+    is_read_late = True
 
 
 # values
@@ -99,6 +106,30 @@ def test_messages_are_read_by_name_in_any_order() -> None:
 # the window
 
 
+def test_values_that_are_read_late_and_in_another_order_are_not_written_over() -> None:
+    """A gradient is read before the activations that were sent before it."""
+    with meshes(2) as (one, other):
+        windows: Windows = defaultdict(lambda: 8)
+        sender, reader = Shared(one, windows, LateMemory()), Shared(other, windows, LateMemory())
+        for first in range(0, 40, 8):
+            order = [*range(first, first + 8)]
+            for number in order:
+                send(sender, number)([torch.full((3,), float(number))])
+            for number in order[::-1][:4]:  # credit for these
+                assert arrived(reader, number) == number
+            for number in order:
+                send(sender, number + 100)([torch.full((3,), number + 100.0)])
+                if number in order[:4]:
+                    assert arrived(reader, number) == number
+                assert arrived(reader, number + 100) == number + 100
+
+
+def arrived(shared: Shared, number: int) -> float:
+    (found,) = receive(shared, number)()
+    assert found is not None
+    return float(found[0])
+
+
 def test_a_sender_is_a_window_ahead_at_most() -> None:
     with two() as (one, _):
         one._mesh.deadline = 0.01
@@ -154,7 +185,7 @@ def test_shapes_that_always_change_fill_no_memory() -> None:
     """What is kept to save work has a limit."""
     with two() as (one, other):
         rounds(3 * KEPT, KEPT - 1, (one, other))
-        blocks = [*one._free[1][PAGE], *one._used[1], *other._seen.values()]
+        blocks = [*one._free[1][PAGE], *one._used[1].values(), *other._seen.values()]
         assert max(len(block.views) for block in blocks) <= KEPT
         assert max(len(block.packed) for block in blocks) <= KEPT
         assert len(other._known) <= KNOWN

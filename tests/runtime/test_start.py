@@ -17,6 +17,7 @@ from tests.runtime.ranks import Ended, run
 from weft.errors import Disagreement, RankError
 from weft.runtime import Pipeline
 from weft.runtime.ranks.addresses import Addresses
+from weft.runtime.ranks.members import Members
 from weft.runtime.ranks.rendezvous import _Meeting
 from weft.runtime.transport.exchange import Gathered
 from weft.schedules import one_f_one_b
@@ -88,6 +89,15 @@ def test_all_that_are_missing_are_named() -> None:
     text, *_ = run(RANKS, stay_away)
     why = "nothing came within the deadline of 5 s"
     assert text == f"{why}; device 0 was waiting for devices 1 and 2 to make the pipeline"
+
+
+def ask_for_the_missing() -> list[int]:
+    """In each rank: who has not come, when nobody has."""
+    return Addresses(Members.all(), DEADLINE).missing()
+
+
+def test_a_rank_is_not_missing_to_itself() -> None:
+    assert run(2, ask_for_the_missing) == [[1], [0]]
 
 
 PLACES: dict[str, tuple[type, str]] = {

@@ -12,7 +12,7 @@ import pytest
 from tests.runtime.fake_device import FakeDevice
 from weft.ir.kinds import Kind, Stream
 from weft.ir.program import Program
-from weft.lower import executable, experts, offload
+from weft.lower import executable, experts, offload, replicated
 from weft.runtime.lane.gates import Across, Steps
 from weft.runtime.lane.plan import Planner
 from weft.runtime.lane.ring import Ring
@@ -114,6 +114,7 @@ PROGRAMS = {
     "1f1b": executable(program_of("1f1b")),
     "zbv": executable(program_of("zbv")),
     "chimera": executable(program_of("chimera")),
+    "sharded": executable(program_of("chimera"), is_sharded=True),
     "offload": executable(offload(simulate(program_of("interleaved-1f1b")))),
     "experts": executable(experts(program_of("kimi-k2"))),
 }
@@ -293,6 +294,16 @@ def test_no_host_waits_for_one_that_waits_for_it(name: str, norms: bool) -> None
     source = program_of(name)
     shared = [range(source.stages)] if norms else []
     assert stuck(executable(source, norms=shared)) == {}
+
+
+def test_no_host_waits_in_a_circle_for_weights_that_copies_gather() -> None:
+    for name in ("chimera", "dualpipe"):
+        source = program_of(name)
+        ties = [(0, source.stages - 1)]
+        assert stuck(executable(source, is_sharded=True)) == {}
+        assert stuck(executable(source, ties=ties, is_sharded=True)) == {}
+    copies = replicated(REGISTRY["interleaved-1f1b"](devices=2, microbatches=4), 3)
+    assert stuck(executable(copies, norms=[range(copies.stages)], is_sharded=True)) == {}
 
 
 def test_hosts_that_launch_in_another_order_wait_for_each_other() -> None:

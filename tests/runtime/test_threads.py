@@ -18,8 +18,10 @@ from tests.runtime.meshes import meshes
 from tests.runtime.ranks import run
 from weft.errors import RankError
 from weft.ir.kinds import Direction
+from weft.runtime.ranks.links import CHUNK
 from weft.runtime.ranks.losses import LossReports
-from weft.runtime.ranks.mesh import CHUNK, Mesh
+from weft.runtime.ranks.members import Members
+from weft.runtime.ranks.mesh import Mesh
 from weft.runtime.ranks.peer import Peer
 from weft.runtime.ranks.records import Record
 from weft.runtime.ranks.rendezvous import meet
@@ -356,7 +358,7 @@ def test_threads_share_blocks_and_nothing_is_lost() -> None:
 
 
 def grouped() -> tuple[Mesh, Grouped]:
-    mesh = meet(WAITING).mesh
+    mesh = meet(Members.all(), WAITING).mesh
     return mesh, Grouped(mesh, Gloo(mesh), numbers=MESSAGES, windows=windows(MOST))
 
 

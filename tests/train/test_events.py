@@ -10,7 +10,7 @@ from tensorboard.backend.event_processing.event_accumulator import (  # type: ig
 )
 
 from weft.train import Metrics
-from weft.train.events import write_events
+from weft.train.events import Events
 
 STEPS = [
     Metrics(
@@ -27,7 +27,10 @@ STEPS = [
 
 
 def test_every_figure_of_every_step_reads_back(tmp_path: Path) -> None:
-    write_events(tmp_path, STEPS)
+    written = Events(tmp_path, after=0)
+    for metrics in STEPS:
+        written.add(metrics)
+    written.close()
     events = EventAccumulator(str(tmp_path)).Reload()
     assert sorted(events.Tags()["scalars"]) == [
         "bubble",

@@ -16,13 +16,15 @@ from weft.notation import read_program, read_timeline
 from weft.schedules import REGISTRY, Schedule, Shape, one_f_one_b
 from weft.train import (
     Outcome,
+    RunFiles,
+    RunFolder,
     Settings,
+    check_free,
     checked,
     data_of,
     free_folder,
     own_text,
     trained,
-    write_run,
 )
 from weft.train.model import layers_of
 
@@ -111,7 +113,11 @@ def test_the_first_device_keeps_one_microbatch_more(outcome: Outcome) -> None:
 
 def test_a_run_folder_reads_back(outcome: Outcome, tmp_path: Path) -> None:
     folder = tmp_path / "runs" / "one"
-    write_run(folder, outcome, {"settings.toml": "steps = 20\n"})
+    files = RunFiles(folder, settings="steps = 20\n", has_events=True)
+    with RunFolder(files) as run:
+        for metrics in outcome.metrics:
+            run.add(metrics)
+        run.add(outcome)
     assert [path.name for path in folder.parent.iterdir()] == ["one"]
     assert read_program(folder / "program.txt") == outcome.measured.program
     assert read_timeline(folder / "measured.json").makespan == outcome.measured.makespan
@@ -123,7 +129,7 @@ def test_a_run_folder_reads_back(outcome: Outcome, tmp_path: Path) -> None:
     assert len(list(folder.glob("events.out.tfevents.*"))) == 1
     assert (folder / "settings.toml").read_text() == "steps = 20\n"
     with pytest.raises(InputError, match="exists"):
-        write_run(folder, outcome)
+        check_free(folder)
 
 
 def test_a_run_finds_a_folder_of_its_own(tmp_path: Path) -> None:

@@ -63,6 +63,7 @@ FORWARDS = Channel(0, 1, Direction.ACTIVATION)
 WIRED = wires(programs.gpipe(2, 2))
 CHAIN = programs.one_f_one_b(4, 4)
 TIED = executable(programs.one_f_one_b(3, 2), ties=((0, 2),))
+SHARDED = executable(programs.chimera(), is_sharded=True)
 SUMS = Lane(0, Stream.REDUCE)
 LONG = Shape(devices=2, microbatches=1, updates=8)
 WIDE = Shape(devices=2, microbatches=4, stages_per_device=2, updates=6)
@@ -156,6 +157,8 @@ BROKEN: dict[str, list[Callable[[], Program]]] = {
         lambda: reordered(updates(programs.gpipe(2, 1)), Lane(1), 0, 2, 1),
         lambda: without(executable(programs.chimera(), is_updating=False), kind=Kind.REDUCE),
         lambda: without(TIED, kind=Kind.REDUCE),
+        lambda: without(SHARDED, kind=Kind.GATHER, stage=0, pipe=1),
+        lambda: with_action(SHARDED, SUMS, Action(0, Kind.GATHER, version=0)),
         lambda: without(TIED, kind=Kind.UPDATE, edge=0),
         lambda: without(executable(programs.chimera(), ties=((0, 1),)), kind=Kind.REDUCE, edge=0),
         lambda: reordered(executable(programs.chimera(), ties=((0, 1),)), SUMS, 2, 1, 0, 3),

@@ -161,7 +161,7 @@ def _row(attempt: Attempt, microbatches: int) -> Row:
 
 def _weights(program: Program) -> float:
     """Most copies and versions of weights on a device, in shares of the model."""
-    versions, share = resident_versions(program), program.devices / program.stages
+    versions, share = resident_versions(program), program.placement.share
     held = program.placement.held
     return max(sum(versions[stage] for _, stage in stages) for stages in held) * share
 

@@ -13,9 +13,11 @@ from weft.cli.names import model_names, program_names
 from weft.cli.options import SIZES, Command, Flag, bundled, flags, option
 from weft.errors import InputError
 from weft.ir.program import Program
+from weft.lower import replicated
 from weft.request import (
     DEVICES,
     Request,
+    Saving,
     Sizes,
     Source,
     Training,
@@ -23,7 +25,7 @@ from weft.request import (
     is_model_file,
     model_called,
 )
-from weft.request.values import TEXT
+from weft.request.values import COUNT, TEXT
 from weft.schedules import REGISTRY
 from weft.verify import check
 
@@ -35,6 +37,8 @@ MOST_NUMBERS = 2**31  # weights of a model, or numbers of one tensor
 
 NAMED = Flag("A schedule, or the file of a program.", "NAME", complete=program_names)
 SCHEDULE = {"schedule": option(TEXT, "schedule", NAMED, "1f1b")}
+COPIES = Flag("Replicas of the whole pipeline, each on D devices and with N microbatches.", "R")
+REPLICAS = {"replicas": option(COUNT, "replicas", COPIES, 1)}
 SHAPE = {name: add for name, add in SIZES.items() if name not in ("updates", "graph")}
 TRAINING = flags(
     Training,
@@ -55,6 +59,10 @@ TRAINING = flags(
     context=Flag("Tokens per sequence; characters, for a text.", "N"),
     precision=Flag(
         "Compute in bf16 or fp16 with float32 weights, or let torch cast.  [default: float32]"
+    ),
+    compress=Flag(
+        "Send values and gradients between devices in fewer bits; fp16 and fp8 are scaled."
+        "  [default: as they are]"
     ),
     switch_after=Flag("Synchronous steps before asynchronous updates begin.", "N"),
     predict=Flag("Use predicted weights in forwards: the current ones, plus recent updates."),
@@ -84,13 +92,33 @@ SOURCE = flags(
 )
 
 
+SAVING = flags(
+    Saving,
+    save_every=Flag("Save every N steps, and at the end.", "N"),
+    keep=Flag("Keep the M newest saves.  [default: all]", "M"),
+    stop_after=Flag("End early after step N, as if interrupted; learning rates stay.", "N"),
+    resume=Flag(
+        "Go on from the newest save in --out, with the same settings; begin where there is none."
+    ),
+    reshape=Flag("With --resume: let the run go on by another program, or another accelerator."),
+)
+
 SECTIONS = {
-    "The program": [*SCHEDULE, *SHAPE],
-    "The training": ("steps", "seed", "microbatch_size", "learning_rate", "dropout", "precision"),
+    "The program": [*SCHEDULE, *SHAPE, *REPLICAS],
+    "The training": (
+        "steps",
+        "seed",
+        "microbatch_size",
+        "learning_rate",
+        "dropout",
+        "precision",
+        "compress",
+    ),
     "The model": ("model", "layers", "hidden", "heads", "context"),
     "The data": ("data", "column", "token_type", "vocabulary", "shuffle"),
     "The machine": ("accelerator", "share_gpus"),
     "Asynchronous schedules": ("switch_after", "predict", "temper"),
+    "Saves": ("save_every", "keep", "stop_after", "resume", "reshape"),
 }
 
 
@@ -109,28 +137,34 @@ class Job(NamedTuple):
     sizes: Sizes
     training: Training
     source: Source
+    replicas: int = 1
 
 
 def job_options(command: Command) -> Command:
     """Add the options of a job, and --config for a file of them; the command gets a `job`."""
 
     @wraps(command)
-    def decorated(
-        schedule: str, sizes: Sizes, training: Training, source: Source, **more: Any
-    ) -> None:
-        command(job=Job(schedule, sizes, training, source), **more)
+    def decorated(**given: Any) -> None:
+        job = Job(**{name: given.pop(name) for name in Job._fields})
+        command(job=job, **given)
 
     for_source = bundled("source", Source, SOURCE)(decorated)
     for_training = bundled("training", Training, TRAINING)(for_source)
     for_shape = bundled("sizes", Sizes, SHAPE)(for_training)
-    return configured(SCHEDULE, SHAPE, TRAINING, SOURCE)(SCHEDULE["schedule"](for_shape))
+    for_program = SCHEDULE["schedule"](REPLICAS["replicas"](for_shape))
+    return configured(SCHEDULE, REPLICAS, SHAPE, TRAINING, SOURCE)(for_program)
+
+
+def saving_options(command: Command) -> Command:
+    """Add the options of saves; the command gets them as `saving`."""
+    return bundled("saving", Saving, SAVING)(command)
 
 
 def settings_of(job: Job) -> Settings:
     """The settings asked for; InputError where no machine has room for them."""
     from weft.train import Settings
 
-    program, data = _request(job).program, _data(job.source)
+    program, data = replicated(_request(job).program, job.replicas), _data(job.source)
     check(program)  # before a process is started for it
     training = _sized(job.training)
     _check_room(program, training, data)
@@ -152,7 +186,13 @@ def on_ranks(job: Job) -> Job:
 
     if job.sizes.devices is not None or is_file(job.schedule):
         return job
-    return job._replace(sizes=replace(job.sizes, devices=dist.get_world_size()))
+    devices, rest = divmod(dist.get_world_size(), job.replicas)
+    if rest or not devices:
+        raise InputError(
+            f"{dist.get_world_size()} ranks make no {job.replicas} replicas of equal size; start"
+            f" R x D of them"
+        )
+    return job._replace(sizes=replace(job.sizes, devices=devices))
 
 
 def as_config(job: Job, settings: Settings) -> str:
@@ -170,6 +210,7 @@ def _kept(job: Job, settings: Settings) -> Iterator[tuple[str, str | int | float
         yield "schedule", job.schedule
         names = ("devices", "microbatches", "stages_per_device")
         sizes |= {name: getattr(request.shape, name) for name in names}
+    yield "replicas", job.replicas
     training = {item.name: getattr(settings, item.name) for item in fields(Training)}
     for name, value in (sizes | training | source).items():
         if value is not None:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Iterator
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING
@@ -20,25 +19,24 @@ from weft.cli.jobs import (
     job_options,
     need_torch,
     on_ranks,
+    saving_options,
     settings_of,
 )
 from weft.cli.options import as_json
 from weft.cli.output import facts, show, show_json, table
-from weft.cli.progress import bar
-from weft.cost import Cost
+from weft.cli.runs import Run, folder_for, run_files
 from weft.draw.caption import percent, title
-from weft.errors import InputError
-from weft.notation import read_cost
+from weft.request import Saving
 
 if TYPE_CHECKING:
-    from weft.train import Metrics, Outcome, Settings
+    from weft.train import Outcome
 
-RUNS = Path("runs")
 MEBIBYTE = 2**20
 
 
 @click.command("train", cls=Sectioned, sections=SECTIONS)
 @job_options
+@saving_options
 @click.option(
     "--reference",
     "is_reference",
@@ -60,6 +58,7 @@ MEBIBYTE = 2**20
 @as_json
 def command(
     job: Job,
+    saving: Saving,
     is_reference: bool,
     cost: Path | None,
     out: Path | None,
@@ -85,13 +84,31 @@ def command(
       $ weft train --schedule wpipe -d 2 -n 4 --switch-after 10
       $ weft train --cost cost.json
       $ weft train --accelerator auto
+      $ weft train --replicas 2 -d 2
+      $ weft train --save-every 100 --keep 3 --out runs/long
+      $ weft train --config runs/1f1b/settings.toml --out runs/1f1b --resume
       $ torchrun --nproc-per-node 4 -m weft train --schedule 1f1b
+      $ torchrun --nproc-per-node 4 --max-restarts 9 -m weft train --save-every 9 --out a --resume
 
     Every rank first times its own stages while all others do, unless `weft profile` has done so
     (--cost); from that the step is predicted, then measured. Prints both and writes a run folder:
     page.html with measured over predicted, both timelines as JSON and for ui.perfetto.dev,
     metrics.jsonl with a line for each step, the same as events for TensorBoard where that is
-    installed, program.txt, summary.json, settings.toml.
+    installed, program.txt, summary.json, settings.toml. All of it is written as the run goes on:
+    steps as soon as they are over, timelines and page now and then.
+
+    SIGTERM or SIGINT (Ctrl-C), to any of the processes, ends a run after the step that is under
+    way and saves it in its folder, with exit status 143 or 130; a second one ends it at once.
+    --save-every saves while the run goes on, and --stop-after ends it early. --resume goes on
+    from the newest complete save with the same losses, bit for bit, as the run that nobody
+    interrupted and that saved after the same steps; settings that would change them are refused
+    by name. With --reshape it goes on by another schedule, on another number of devices or with
+    other replicas, with as many sequences in a step: losses then differ by rounding. Where
+    nothing is saved yet, --resume begins, so that one command line will do for every start:
+    torchrun --max-restarts starts all ranks again when one dies.
+
+    --replicas trains R copies of the pipeline in R x D processes, each with its own N
+    microbatches of a step.
 
     The file of --config has a line for each option, like learning-rate = 0.003 or
     schedule = "zbv"; the command line wins over it. settings.toml is such a file, with all that
@@ -124,85 +141,26 @@ def command(
     Nothing is sent off this machine. Under torchrun the ranks are those that it started.
     """
     need_torch("train")
-    from weft.train import check_free, checked, free_folder, given_ranks, summary
+    from weft.train import checked, given_ranks, summary
 
     with given_ranks() as rank:
         job = job if rank is None else on_ranks(job)
         settings = settings_of(job)
-        if out is not None:
-            check_free(out)
+        out = folder_for(settings, saving, out, is_kept=not (is_json or is_reference))
         if is_reference:
             if not rank:
-                _show_losses(checked(settings), is_json)
+                _show_losses(checked(settings, saving), is_json)
             return
-        config = as_config(job, settings)
-        outcome = _run(settings, rank, _cost(settings, cost, rank))
+        run = Run(settings, saving, run_files(out, as_config(job, settings)), rank)
+        outcome, status = run.done(run.cost(cost))
+    if status is not None:
+        raise SystemExit(status)
     if rank:
         return
-    if not is_json:
-        out = out or free_folder(RUNS, settings.program.name)
-    if out is not None:
-        _write(out, outcome, config)
     if is_json:
         show_json(summary(outcome))
     else:
         show(*_report(outcome, out))
-
-
-def _cost(settings: Settings, file: Path | None, rank: int | None) -> Cost | None:
-    """The cost of a file, if it is that of this job; warnings say what speaks against it."""
-    from weft.train import check_cost, doubts
-
-    if file is None:
-        return None
-    cost = read_cost(file)
-    try:
-        check_cost(settings, cost)
-    except InputError as error:
-        raise InputError(f"{file}: {error}") from None
-    for doubt in [] if rank else doubts(settings, cost):
-        click.echo(f"weft: {file}: {doubt}", err=True)
-    return cost
-
-
-def _run(settings: Settings, rank: int | None, cost: Cost | None) -> Outcome:
-    from weft.train import launched, trained
-
-    with bar("profiling the stages" if cost is None else "starting", is_shown=not rank) as report:
-        work = partial(trained, settings, cost=cost)
-        watch = partial(_watch, report, settings.steps)
-        if rank is not None:
-            return work(watch)
-        return launched(work, watch, ranks=settings.program.devices)
-
-
-def _watch(report: Callable[[float, str], None], steps: int, metrics: Metrics) -> None:
-    report(metrics.step / steps, _line(metrics, steps))
-
-
-def _write(folder: Path, outcome: Outcome, config: str) -> None:
-    """Write the run folder; a message says what it lacks."""
-    from weft.train import can_write_events, write_run
-    from weft.web import page
-
-    shown = page([outcome.predicted, outcome.measured], ["predicted", "measured"])
-    write_run(folder, outcome, {"settings.toml": config, "page.html": shown})
-    if not can_write_events():
-        lacking = "weft: no events for TensorBoard, as its package is not installed; to have them:"
-        click.echo(f"{lacking} pip install 'weft[tensorboard]'", err=True)
-
-
-def _line(metrics: Metrics, steps: int) -> str:
-    figures = [
-        f"step {metrics.step}/{steps}",
-        f"loss {metrics.loss:.3f}",
-        f"lr {metrics.learning_rate:.1e}",
-        "" if metrics.gradient_norm is None else f"norm {metrics.gradient_norm:.2f}",
-        f"{metrics.tokens_per_second:,.0f} tokens/s",
-        "" if metrics.bubble is None else f"bubble {percent(metrics.bubble)}",
-        f"staleness {metrics.staleness}" if metrics.bubble is None else "",
-    ]
-    return "  ".join(filter(None, figures))
 
 
 def _show_losses(losses: list[float], is_json: bool) -> None:
@@ -230,8 +188,8 @@ def _report(outcome: Outcome, folder: Path | None) -> Iterator[RenderableType]:
     yield ""
     steps = outcome.measured.program.steps
     rows = [
-        (name, f"{1e3 * line.makespan / steps:.2f}", *map(percent, line.bubble))
-        for name, line in (("predicted", outcome.predicted), ("measured", outcome.measured))
+        (name, f"{1e3 * line.makespan / line.program.steps:.2f}", *map(percent, line.bubble))
+        for name, line in outcome.timelines.items()
     ]
     yield table(("step", "milliseconds", "bubble wall", "bubble span"), rows)
     if steps > 1:

@@ -160,7 +160,8 @@ class Cost:
         self.check_fits(program)
         actions = program.actions
         seconds = self._seconds_by_stage(actions)[actions.kind, actions.stage]
-        seconds[np.isin(actions.kind, (Kind.REDUCE, Kind.UPDATE)) & (actions.edge >= 0)] = 0.0
+        is_of_tie = np.isin(actions.kind, (Kind.REDUCE, Kind.UPDATE, Kind.GATHER))
+        seconds[is_of_tie & (actions.edge >= 0)] = 0.0
         if (actions.segment >= 0).any():
             self._cut_into_parts(program, seconds)
         seconds = seconds * self.covered(actions)
@@ -219,18 +220,28 @@ class Cost:
         return delays
 
     def _add_weight_gradients(self, program: Program, delays: Seconds) -> None:
-        """What gradients take to a sum on another device, where that is measured without it."""
+        """What gradients take to a sum on another device, where that is measured without it.
+
+        And new weights to a gather; where copies share an update, each is sent its part alone,
+        but for gradients of which a norm is needed.
+        """
         dependencies, actions = program.dependencies, program.actions
         marks = self.provenance.get("reduce", (Provenance.GIVEN,) * self.stages)
         is_apart = np.array([mark is Provenance.MEASURED for mark in marks])
+        is_gather = actions.kind[dependencies.consumer] == Kind.GATHER
         rows = np.flatnonzero(
-            (dependencies.value == Value.WEIGHT_GRADIENT)
+            ((dependencies.value == Value.WEIGHT_GRADIENT) | is_gather)
             & is_apart[actions.stage[dependencies.producer]]
         )
         producer, consumer = dependencies.producer[rows], dependencies.consumer[rows]
         source, destination = program.device_of[producer], program.device_of[consumer]
         latency, bandwidth = self.network.links(source, destination)
-        size = np.array(self.memory.gradients)[actions.stage[producer]]
+        share = 1 / len(program.placement.pipes)
+        gradients = np.array(self.memory.gradients)[actions.stage[producer]]
+        if is_gather.any() and not program.norms:
+            gradients = gradients * share
+        weights = np.array(self.memory.weights)[actions.stage[producer]] * share
+        size = np.where(is_gather[rows], weights, gradients)
         size = np.where(actions.edge[consumer] >= 0, 0.0, size)  # a tied weight is part of it
         delays[rows] = np.where(source != destination, latency + size / bandwidth, 0.0)
 
@@ -281,6 +292,8 @@ class Cost:
         table[Kind.R] = times.recompute
         table[Kind.UPDATE] = times.update
         table[Kind.REDUCE] = times.reduce
+        if (actions.kind == Kind.GATHER).any():  # half of the way there, half back
+            table[Kind.REDUCE] = table[Kind.GATHER] = np.multiply(times.reduce, 0.5)
         table[Kind.OFFLOAD] = [self.network.host.seconds(size) for size in self.memory.saved]
         table[Kind.ONLOAD] = table[Kind.OFFLOAD]
         return table

@@ -51,6 +51,7 @@ SOURCES: dict[Kind, tuple[str, ...]] = {
     Kind.REDUCE: ("reduce",),
     Kind.UPDATE: ("update",),
     Kind.FREE: (),
+    Kind.GATHER: ("reduce",),
 }
 NAMES = tuple(dict.fromkeys(name for names in SOURCES.values() for name in names))
 

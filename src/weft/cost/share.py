@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from weft.cost.cost import Cost, Link, Memory, Network, PerStage, Shares, Times, sizes_of_parts
 from weft.errors import InputError
 from weft.ir.graph import Backward, Graph
 from weft.ir.program import Program
+
+MOMENT = 0.1  # of a forward
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +34,7 @@ class Share:
     def cost(self, program: Program) -> Cost:
         """The cost of a program whose devices have equal shares: unit costs by default."""
         graph = program.graph
-        share = program.devices / len(graph)
+        share = program.placement.share
         weights = [share * stage.cost for stage in graph.stages]
         learns = [stage.backward is Backward.FULL for stage in graph.stages]
         forward = _scaled(self.forward, weights)
@@ -63,6 +65,13 @@ class Share:
             parts=self._parts(),
             sizes=sizes_of_parts(program),
         )
+
+    def with_transfers(self, program: Program) -> Cost:
+        """The same where messages take a moment, for whoever has to put them in an order.
+
+        What is sent first is of no account where sending takes no time, but is where it does.
+        """
+        return replace(self, latency=MOMENT * self.forward * program.placement.share).cost(program)
 
     def _parts(self) -> dict[str, Shares]:
         """What a pair saves is communication, half of it in F, half in I; the rest is computed."""

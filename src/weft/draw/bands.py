@@ -24,7 +24,7 @@ ROWS = {
     "comm": (Stream.EXPERTS, Stream.WIRE, Stream.REDUCE),
     "copy": (Stream.OFFLOAD, Stream.ONLOAD),
 }
-MOMENTS = (Kind.UPDATE, Kind.REDUCE, Kind.SEND_ACTIVATION, Kind.SEND_GRADIENT)
+MOMENTS = (Kind.UPDATE, Kind.REDUCE, Kind.GATHER, Kind.SEND_ACTIVATION, Kind.SEND_GRADIENT)
 
 
 class Band(NamedTuple):

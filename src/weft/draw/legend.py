@@ -22,6 +22,7 @@ WORDS = {
     Kind.R: "recompute",
     Kind.REDUCE: "sum of gradients",
     Kind.UPDATE: "update",
+    Kind.GATHER: "gather of weights",
     Kind.SEND_ACTIVATION: "send to another device",
     Kind.OFFLOAD: "offload",
     Kind.ONLOAD: "load back",
@@ -32,6 +33,14 @@ PART_WORDS = {
     Part.EXPERTS: "experts",
     Part.COMBINE: "combine",
 }
+
+
+MOMENT_KINDS = (
+    (Kind.UPDATE,),
+    (Kind.REDUCE,),
+    (Kind.GATHER,),
+    (Kind.SEND_ACTIVATION, Kind.SEND_GRADIENT),
+)
 
 
 class Sign(Enum):
@@ -62,7 +71,7 @@ def legend(timeline: Timeline, bands: list[Band]) -> Iterator[Entry]:
         both = Mark(actions[second - 1].kind), Mark(actions[second].kind)
         yield Entry(Sign.PAIR, both, "in one slot")
     short = actions.kind[is_shown & is_moment(timeline)]
-    for kinds in ((Kind.UPDATE,), (Kind.REDUCE,), (Kind.SEND_ACTIVATION, Kind.SEND_GRADIENT)):
+    for kinds in MOMENT_KINDS:
         if np.isin(short, kinds).any():
             yield Entry(Sign.MOMENT, (Mark(kinds[0]),), WORDS[kinds[0]])
     if (actions.version[actions.kind <= Kind.R] > 0).any():

@@ -18,6 +18,7 @@ LETTERS = {
     Kind.OFFLOAD: "O",
     Kind.ONLOAD: "L",
     Kind.REDUCE: "S",
+    Kind.GATHER: "G",
 }
 
 

@@ -79,6 +79,7 @@ SAFE = Palette(
         Kind.OFFLOAD: "a596d6",
         Kind.ONLOAD: "cfc4ec",
         Kind.REDUCE: "b08d57",
+        Kind.GATHER: "d9c19a",
         Kind.UPDATE: "5e5e5e",
     },
     moved="f0e442",  # yellow
@@ -97,6 +98,7 @@ SEEDS = Palette(
         Kind.OFFLOAD: "cbb27a",
         Kind.ONLOAD: "e4d6b0",
         Kind.REDUCE: "3f8f8a",
+        Kind.GATHER: "8fc4c0",
         Kind.UPDATE: "6a3d9a",  # purple
     },
     moved="f2d64b",  # yellow: expert communication

@@ -216,7 +216,7 @@ def _is_in_shares(timeline: Timeline) -> bool:
     """Whether memory is that of unit costs, which count weights and activations alike."""
     memory, program = timeline.cost.memory, timeline.program
     sizes = {*memory.weights, *memory.saved}
-    return not is_physical(timeline) and sizes == {program.devices / program.stages}
+    return not is_physical(timeline) and sizes == {program.placement.share}
 
 
 # small things

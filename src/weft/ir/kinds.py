@@ -22,6 +22,7 @@ class Kind(IntEnum):
     REDUCE = 11  # sum of gradients over copies of a stage, or over the ends of a tied weight
     UPDATE = 12  # optimizer step: version v -> v + 1
     FREE = 13  # a weight version is dropped
+    GATHER = 14  # new weights from all copies of a stage, each of which has updated its share
 
     @property
     def is_compute(self) -> bool:

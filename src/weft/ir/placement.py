@@ -66,4 +66,19 @@ class Placement:
     @cached_property
     def weight_copies(self) -> float:
         """Most stage copies on one device, relative to an even share of the model."""
-        return max(len(stages) for stages in self.held) * self.devices / self.stages
+        return max(len(stages) for stages in self.held) * self.share
+
+    @cached_property
+    def replicas(self) -> int:
+        """How many parts it has that share no device."""
+        groups: list[set[int]] = []
+        for pipe in self.pipes:
+            apart = [group for group in groups if group.isdisjoint(pipe)]
+            joined = set(pipe).union(*(group for group in groups if group not in apart))
+            groups = [*apart, joined]
+        return len(groups)
+
+    @property
+    def share(self) -> float:
+        """An even share of a device, in stages: it has less than one where stages are split."""
+        return self.devices / self.replicas / self.stages

@@ -23,9 +23,9 @@ class Tables:
         present = set(np.unique(actions.kind).tolist())
         self.has_segments = bool((actions.segment >= 0).any())
         self.has_wires = any(Kind(kind).is_wire for kind in present)
-        self.has_updates = bool({Kind.UPDATE, Kind.REDUCE, Kind.FREE} & present) or bool(
-            (actions.version > 0).any()
-        )
+        self.has_updates = bool(
+            {Kind.UPDATE, Kind.REDUCE, Kind.FREE, Kind.GATHER} & present
+        ) or bool((actions.version > 0).any())
         self._present = present
         self._made: dict[tuple[tuple[Kind, ...], bool], Index] = {}
 

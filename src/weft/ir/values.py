@@ -14,12 +14,17 @@
     REDUCE            weight gradients of its version, of every pipe     summed gradient
     UPDATE            weight gradients or their sum, the version before,
                       the norm of its group                              the next version
+    GATHER            updates of its version, of every pipe              the next version, whole
     FREE              every use of its version                           -
 
     of a tied weight
     REDUCE~j          weight gradients of all its ends, each summed over the pipes
     UPDATE~j          REDUCE~j, its version before, the norm of its home's group
+    GATHER~j          UPDATE~j of every pipe, at its stage
     F, R, B, I, W     also UPDATE~j at their stage, of the version that the home's F uses
+
+    where copies of a stage share the work of an update
+    what reads an UPDATE     reads the GATHER of its pipe instead
 
 With a receive on an edge, its reader reads the receive; without, the producer itself. An action
 that spans several microbatches reads, of each neighbour, whatever covers them. Segments of a

@@ -1,6 +1,7 @@
 """Through weights: gradients enter updates, and what uses a version waits for its update.
 
     B B | REDUCE | UPDATE v | F and B with version v + 1
+    B B | REDUCE | UPDATE v | GATHER | F and B with version v + 1      each copy updates its share
 
 What several stages share is said by `Sharing`: tied weights, whose ends are summed and updated
 apart from the stages' own weights, and norms, for which updates wait together. The table of
@@ -75,12 +76,20 @@ class Weights:
         self._uses = rows[actions.kind <= Kind.R]
         self._updates = rows[actions.kind == Kind.UPDATE]
         self._reduces = rows[actions.kind == Kind.REDUCE]
+        self._gathers = rows[actions.kind == Kind.GATHER]
         self._ends = rows[np.isin(actions.kind, (Kind.B, Kind.W))]
         self._by_version = self._key(actions.stage, actions.pipe, self._part, self._version)
         self._by_step = (actions.microbatch // step).astype(np.int64)
-        self._writers = Groups(self._updates, self._by_version[self._updates] + 1)
+        self._writers = self._made_by()
         self._sums = Groups(self._reduces, self._by_version[self._reduces])
         self._gradients = self._grouped_by_step(self._ends)
+
+    def _made_by(self) -> Groups:
+        """What makes each version whole: a gather, or else the update."""
+        keys = self._by_version
+        is_alone = ~np.isin(keys[self._updates], keys[self._gathers])
+        rows = np.concatenate([self._gathers, self._updates[is_alone]])
+        return Groups(rows, keys[rows] + 1)
 
     def resolve(self, found: Found) -> None:
         """All that is read through weights, by the table of `ir.values`."""
@@ -120,12 +129,19 @@ class Weights:
         of_pipes = of_stage.join(reduces, self._stage_key(reduces, self._version))
         found.add(Value.WEIGHT_GRADIENT, *of_pipes)
 
+        shares = Groups(self._updates, self._part_key(self._updates))
+        found.add(Value.WEIGHTS, *shares.join(self._gathers, self._part_key(self._gathers)))
+
         frees = np.flatnonzero(actions.kind == Kind.FREE)
         users = Groups(self._uses, keys[self._uses])
         found.add(Value.WEIGHTS, *users.join(frees, keys[frees]))
 
     def _stage_key(self, rows: Index, at: Index) -> Index:
         return np.asarray(self._actions.stage[rows].astype(np.int64) * self._span + at[rows])
+
+    def _part_key(self, rows: Index) -> Index:
+        """A number for a version of a part of a stage's weights, on whatever pipe."""
+        return self._key(self._actions.stage[rows], 0, self._part[rows], self._version[rows])
 
     # tied weights
 
@@ -191,5 +207,5 @@ class Weights:
 
 def _tie_of(actions: Actions) -> Index:
     """For each action, the tied weight that it sums or updates; -1 where it is none."""
-    is_of_weights = np.isin(actions.kind, (Kind.REDUCE, Kind.UPDATE))
+    is_of_weights = np.isin(actions.kind, (Kind.REDUCE, Kind.UPDATE, Kind.GATHER))
     return np.where(is_of_weights, actions.edge, -1).astype(np.int64)

@@ -9,6 +9,7 @@ from weft.lower.offload import offload
 from weft.lower.order import launch_order
 from weft.lower.pairs import overlapping, unpaired
 from weft.lower.recompute import recompute, recompute_early
+from weft.lower.replicas import replicated
 from weft.lower.split import split, split_late
 from weft.lower.transfers import launched_together, one_wire, transfer_steps
 from weft.lower.updates import updates
@@ -31,6 +32,7 @@ __all__ = [
     "overlapping",
     "recompute",
     "recompute_early",
+    "replicated",
     "split",
     "split_late",
     "transfer_steps",

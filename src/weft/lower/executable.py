@@ -6,6 +6,7 @@
     wire 0 -> 1         R0    R1
     wire 1 -> 0               S0    S1
     reduce                          REDUCE~0      where a weight is tied, or a stage has copies
+    reduce                                 GATHER where each copy updates its share
 
 What is simulated, drawn, verified and recorded is this program, action by action.
 """
@@ -25,7 +26,7 @@ from weft.ir.program import Program
 from weft.ir.weights import Sharing, StageGroups
 from weft.lower.pairs import unpaired
 from weft.lower.periods import period_of, taking
-from weft.lower.sums import sums
+from weft.lower.sums import gathers, sums
 from weft.lower.updates import updates
 from weft.lower.waiting import in_time
 from weft.lower.wires import unwired, wires
@@ -37,22 +38,26 @@ def executable(
     ties: Sequence[Sequence[int]] = (),
     norms: Sequence[Sequence[int]] = (),
     is_updating: bool = True,
+    is_sharded: bool = False,
 ) -> Program:
     """The program with all that a device has to do, on its lanes.
 
     ties         stages that share a weight, its home first; the program's own where none is given
     norms        stages whose updates wait for one norm of their gradients; likewise
     is_updating  False leaves gradients, summed, to whoever asked for them
+    is_sharded   where stages have copies, each of them updates its share of the weights, and all
+                 gather them; so it is, too, where the program gathers them already
 
     Devices run one action after the other: pairs are dissolved. Offload, onload and experts stay
     as they are. A program that updates between its microbatches keeps its updates, moved where
     they have to wait for other devices; any other has them at its end.
     """
+    is_sharded = is_updating and (is_sharded or gathers(program))
     shared = _sharing(unpaired(unwired(program)), ties, norms)
     bare = _with_all_lanes(_without_weights(shared, is_updating=is_updating))
     if is_updating:
-        bare = in_time(_with_tied_updates(_updated(bare)))
-    return wires(sums(bare))
+        bare = in_time(_with_tied_updates(_updated(bare)), is_sharded=is_sharded)
+    return wires(sums(bare, is_sharded=is_sharded))
 
 
 def _sharing(
@@ -69,7 +74,7 @@ def _groups(given: Sequence[Sequence[int]]) -> StageGroups:
 def _without_weights(program: Program, *, is_updating: bool) -> Program:
     """Without releases, sums and updates of tied weights, which are added anew, or any update."""
     actions = program.actions
-    dropped = np.isin(actions.kind, (Kind.FREE, Kind.REDUCE))
+    dropped = np.isin(actions.kind, (Kind.FREE, Kind.REDUCE, Kind.GATHER))
     dropped |= (actions.kind == Kind.UPDATE) & ((actions.edge >= 0) | (not is_updating))
     if not is_updating and (actions.version[actions.kind <= Kind.R] > 0).any():
         raise InputError(

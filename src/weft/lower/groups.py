@@ -43,7 +43,7 @@ def groups_of(
     In a program that repeats no group crosses the ends of a body, each body has the same, and all
     transfers of a group take place with the data of one step.
     """
-    cost, run = cost or Share().cost(program), _Run.of(program)
+    cost, run = cost or Share().with_transfers(program), _Run.of(program)
     alone = Meetings.of(run.whole, singly(run.whole))
     joins = run.dissolved(run.settled(_near(alone, cost, tolerance)))
     together = Meetings.of(run.whole, _sizes(run.whole, joins[run.listed]))

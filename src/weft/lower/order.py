@@ -13,7 +13,9 @@ import numpy as np
 
 from weft.errors import ProgramError
 from weft.ir.actions import Index
+from weft.ir.kinds import Kind
 from weft.ir.program import Program
+from weft.ir.tables import Groups
 from weft.timeline import Timeline
 
 
@@ -32,13 +34,33 @@ def launch_order(timeline: Timeline) -> Index:
 
 
 def arcs(program: Program) -> tuple[Index, Index]:
-    """Rows, and rows that have to come after them: the next of their lane, and who reads them."""
+    """Rows, and rows that have to come after them: the next of their lane, and who reads them.
+
+    And updates that wait for a norm, after the sums of it on their device: whoever waited before it
+    took part in a sum would wait for itself.
+    """
     is_first = np.isin(np.arange(len(program)), program.bounds[:-1])
     next_in_lane = np.flatnonzero(~is_first)
     dependencies, is_apart = program.dependencies, ~program.is_fused
-    before = np.concatenate([next_in_lane - 1, dependencies.producer[is_apart]])
-    after = np.concatenate([next_in_lane, dependencies.consumer[is_apart]])
+    summed, waiting = _sums_of_norms(program)
+    before = np.concatenate([next_in_lane - 1, dependencies.producer[is_apart], summed])
+    after = np.concatenate([next_in_lane, dependencies.consumer[is_apart], waiting])
     return before, after
+
+
+def _sums_of_norms(program: Program) -> tuple[Index, Index]:
+    """Sums, and the updates of their device that wait for a norm of the same gradients."""
+    actions = program.actions
+    norm_of = np.full(program.stages, -1)
+    for index, group in enumerate(program.norms):
+        norm_of[list(group)] = index
+    norm, versions = norm_of[actions.stage], int(actions.version.max(initial=0)) + 2
+    holder = program.device_of.astype(np.int64) * (len(program.norms) + 1) + norm + 1
+    key = holder * versions + actions.version + 1
+    sums, updates = (
+        np.flatnonzero((actions.kind == kind) & (norm >= 0)) for kind in (Kind.REDUCE, Kind.UPDATE)
+    )
+    return Groups(sums, key[sums]).join(updates, key[updates])[::-1]
 
 
 def extension(program: Program, place: Index, before: Index, after: Index) -> Index:

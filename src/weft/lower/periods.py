@@ -58,18 +58,18 @@ def step_of(program: Program) -> Index:
     """For each action, the step of its microbatch, or that it sums or updates by."""
     actions = program.actions
     step = actions.microbatch // program.microbatches
-    is_of_weights = np.isin(actions.kind, (Kind.REDUCE, Kind.UPDATE))
+    is_of_weights = np.isin(actions.kind, (Kind.REDUCE, Kind.UPDATE, Kind.GATHER))
     return np.where(is_of_weights, actions.version, step).astype(np.int64)
 
 
 def released(endless: Program) -> Index:
     """For each action, the step whose data its device has to have to get there.
 
-    A sum or a transfer, on a lane of its own, needs what its values need; on one wire also what
-    comes before it at either end.
+    A sum, a gather or a transfer, on a lane of its own, needs what its values need; on one wire
+    also what comes before it at either end.
     """
     needs, (sends, before) = endless.dependencies, endless.turns
-    follows = np.isin(endless.actions.kind, (Kind.REDUCE, *EDGE_END))
+    follows = np.isin(endless.actions.kind, (Kind.REDUCE, Kind.GATHER, *EDGE_END))
     enters = follows[needs.consumer]
     consumer = np.append(needs.consumer[enters], sends)
     producer = np.append(needs.producer[enters], before)

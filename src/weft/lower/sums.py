@@ -1,17 +1,19 @@
-"""Sums: REDUCE actions for gradients that several devices add to.
+"""Sums: REDUCE actions for gradients that several devices add to, GATHER for what updates make.
 
     device 0   compute   F0 F1 B0 B1              UPDATE
                reduce                REDUCE                  over the copies of a stage
                reduce                       REDUCE~0         over the ends of a tied weight
+               reduce                                GATHER  where each copy updates its share
 
 One order for all devices, step by step: by when the gradients are done, a tied weight after the
-stages that it is part of. So nothing waits in a circle.
+stages that it is part of, and by when the updates are. So nothing waits in a circle.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -23,9 +25,20 @@ from weft.ir.lanes import Lane, Period
 from weft.ir.program import Program
 
 
-def sums(program: Program) -> Program:
-    """The same program with the sums that its pipes and tied weights need; it has none yet."""
-    lanes, templates = program.contents(), _templates(program)
+class _Meeting(NamedTuple):
+    """What devices do together: of a tied weight, if it is one, at these stages."""
+
+    kind: Kind
+    tie: int | None
+    stages: tuple[int, ...]
+
+
+def sums(program: Program, *, is_sharded: bool = False) -> Program:
+    """The same program with the sums that its pipes and tied weights need; it has none yet.
+
+    is_sharded  each copy of a stage updates its share of the weights, and all gather them
+    """
+    lanes, templates = program.contents(), _templates(program, is_sharded=is_sharded)
     for device, template in templates.items():
         steps = [template.replace(version=version) for version in range(program.steps)]
         lanes[Lane(device, Stream.REDUCE)] = Actions.concatenate(steps)
@@ -37,16 +50,22 @@ def learns(program: Program, stage: int) -> bool:
     return program.graph.stages[stage].backward is Backward.FULL
 
 
-def _templates(program: Program) -> dict[int, Actions]:
-    """For each device that has any, the sums of one step, in the order of all devices."""
-    order, pipes = list(_order(program)), range(len(program.placement.pipes))
+def gathers(program: Program) -> bool:
+    """Whether copies of a stage share the work of an update."""
+    return bool((program.actions.kind == Kind.GATHER).any())
+
+
+def _templates(program: Program, *, is_sharded: bool) -> dict[int, Actions]:
+    """For each device that has any, what it sums and gathers in a step, in the order of all."""
+    order = [one for _, one in sorted(_meetings(program, is_sharded), key=lambda pair: pair[0])]
+    pipes = range(len(program.placement.pipes))
     found = {}
     for device, held in enumerate(program.placement.held):
         mine = [
-            Action(stage, Kind.REDUCE, version=0, pipe=pipe, edge=tie)
-            for tie, ends in order
+            Action(stage, kind, version=0, pipe=pipe, edge=tie)
+            for kind, tie, stages in order
             for pipe in pipes  # the ends of a tied weight meet on each pipe
-            for stage in ends
+            for stage in stages
             if (pipe, stage) in held
         ]
         if mine:
@@ -54,29 +73,34 @@ def _templates(program: Program) -> dict[int, Actions]:
     return found
 
 
-def _order(program: Program) -> Iterator[tuple[int | None, tuple[int, ...]]]:
-    """What is summed, one after the other: the tied weight, if it is one, and its stages."""
-    finished = _last_gradients(program)
+def _meetings(program: Program, is_sharded: bool) -> Iterator[tuple[float, _Meeting]]:
+    """What is summed and gathered, and when that can begin; what comes later at one time, last."""
+    finished = _last_start(program, Kind.B, Kind.W)
     has_copies = len(program.placement.pipes) > 1
     learning = [stage for stage in range(program.stages) if learns(program, stage)]
-    stages = [(finished[stage], None, (stage,)) for stage in learning if has_copies]
-    ties = [
-        (max(finished[end] for end in ends), tie, tuple(end for end in ends if end in learning))
-        for tie, ends in enumerate(program.ties)
-    ]
-    # Ties follow stages here, and sorting is stable: at one time, a tied weight comes later.
-    for _, tie, ends in sorted([*stages, *ties], key=lambda each: each[0]):
-        yield tie, ends
+    for stage in learning if has_copies else ():
+        yield finished[stage], _Meeting(Kind.REDUCE, None, (stage,))
+    for tie, ends in enumerate(program.ties):
+        held = tuple(end for end in ends if end in learning)
+        yield max(finished[end] for end in ends), _Meeting(Kind.REDUCE, tie, held)
+    if not (has_copies and is_sharded):
+        return
+    updated = _last_start(program, Kind.UPDATE)
+    for stage in learning:
+        yield updated[stage], _Meeting(Kind.GATHER, None, (stage,))
+        for tie, ends in enumerate(program.ties):
+            if stage in ends:
+                yield updated[stage], _Meeting(Kind.GATHER, tie, (stage,))
 
 
-def _last_gradients(program: Program) -> list[float]:
-    """For each stage, when its last gradient starts if every slot takes a second."""
+def _last_start(program: Program, *kinds: Kind) -> list[float]:
+    """For each stage, when its last action of these starts if every slot takes a second."""
     delay = np.zeros(len(program.dependencies))
     start = earliest(program.precedence(delay), np.ones(len(program.first_of_slot)))
-    finished = np.full(program.stages, -1.0)
-    rows = np.flatnonzero(np.isin(program.actions.kind, (Kind.B, Kind.W)))
-    np.maximum.at(finished, program.actions.stage[rows], start[program.slot_of[rows]])
-    return [float(time) for time in finished]
+    found = np.full(program.stages, -1.0)
+    rows = np.flatnonzero(np.isin(program.actions.kind, kinds))
+    np.maximum.at(found, program.actions.stage[rows], start[program.slot_of[rows]])
+    return [float(time) for time in found]
 
 
 def _period(program: Program, templates: dict[int, Actions]) -> Period | None:

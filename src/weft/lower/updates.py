@@ -34,7 +34,9 @@ def updates(program: Program) -> Program:
 
 
 def _check_is_one_step(program: Program) -> None:
-    has_updates = np.isin(program.actions.kind, (Kind.UPDATE, Kind.REDUCE, Kind.FREE)).any()
+    has_updates = np.isin(
+        program.actions.kind, (Kind.UPDATE, Kind.REDUCE, Kind.FREE, Kind.GATHER)
+    ).any()
     if has_updates or program.period is not None:
         raise InputError(f"{program.name} places its updates itself")
     if program.steps > 1:

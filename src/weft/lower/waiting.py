@@ -28,8 +28,11 @@ from weft.lower.periods import step_of, without_epilogue
 _SPARE = 8  # bodies
 
 
-def in_time(program: Program) -> Program:
+def in_time(program: Program, *, is_sharded: bool = False) -> Program:
     """The same with every update that waits for others in front of the first use of its version.
+
+    Where copies share updates, and wait for nothing but each other, half-way there: what they
+    gather takes as long as what they sum.
 
     A program that repeats does so again, after a prologue that may be longer by some bodies; a
     run too short for that is made longer by as many.
@@ -38,12 +41,12 @@ def in_time(program: Program) -> Program:
     if not names_versions or not is_shared_update(program).any():
         return program
     if program.period is None:
-        order = np.lexsort((_places(program), program.lane_of))
+        order = np.lexsort((_places(program, is_sharded=is_sharded), program.lane_of))
         return program.with_lanes(_cut(program, program.actions.take(order), program.bounds))
-    return _folded(program)
+    return _folded(program, is_sharded=is_sharded)
 
 
-def _places(program: Program) -> NDArray[np.float64]:
+def _places(program: Program, *, is_sharded: bool) -> NDArray[np.float64]:
     """For each action, where in its lane it stands from now on; one that nobody needs, last."""
     actions, dependencies = program.actions, program.dependencies
     first_use = np.full(len(actions), np.inf)
@@ -51,7 +54,20 @@ def _places(program: Program) -> NDArray[np.float64]:
     np.minimum.at(
         first_use, dependencies.producer[is_use], dependencies.consumer[is_use].astype(np.float64)
     )
-    return np.where(is_shared_update(program), first_use - 0.5, np.arange(len(actions)))
+    place = first_use - 0.5
+    if is_sharded and not (program.ties or program.norms):
+        place = np.floor((_last_gradients(program) + first_use) / 2) + 0.5
+    return np.where(is_shared_update(program), place, np.arange(len(actions)))
+
+
+def _last_gradients(program: Program) -> NDArray[np.float64]:
+    """For each update, the last gradient in its lane that enters it; itself, where none does."""
+    dependencies = program.dependencies
+    last = np.zeros(len(program))
+    is_near = program.lane_of[dependencies.producer] == program.lane_of[dependencies.consumer]
+    rows = np.flatnonzero((dependencies.value == Value.WEIGHT_GRADIENT) & is_near)
+    np.maximum.at(last, dependencies.consumer[rows], dependencies.producer[rows])
+    return np.where(last > 0, last, np.arange(len(program)))
 
 
 def _cut(program: Program, actions: Actions, bounds: Index) -> dict[Lane, Actions]:
@@ -68,11 +84,11 @@ class _EndlessRun(NamedTuple):
     cuts: list[Index]  # per lane, from its first action
 
 
-def _folded(program: Program) -> Program:
+def _folded(program: Program, *, is_sharded: bool) -> Program:
     """Reorder an endless run; fold it where it repeats; end it where its steps end."""
     period, steps = program.period, program.steps
     assert period is not None
-    endless = _reordered(program, bodies=3 * steps + _SPARE)
+    endless = _reordered(program, bodies=3 * steps + _SPARE, is_sharded=is_sharded)
     start = max(
         _settled_from(endless.program.lane(index), cuts, period, steps + 2)
         for index, cuts in enumerate(endless.cuts)
@@ -101,11 +117,11 @@ def _folded(program: Program) -> Program:
     )
 
 
-def _reordered(program: Program, *, bodies: int) -> _EndlessRun:
+def _reordered(program: Program, *, bodies: int, is_sharded: bool) -> _EndlessRun:
     period = program.period
     assert period is not None
     endless = without_epilogue(program, bodies)
-    places = _places(endless)
+    places = _places(endless, is_sharded=is_sharded)
     order = np.lexsort((places, endless.lane_of))
     cuts = []
     for index, (first, stop) in enumerate(pairwise(endless.bounds.tolist())):

@@ -19,7 +19,7 @@ from weft.ir.kinds import EDGE_END, Kind
 from weft.ir.lanes import Lane
 from weft.ir.placement import Placement
 from weft.ir.weights import Sharing
-from weft.notation.tokens import written
+from weft.notation.tokens import OF_TIES, written
 
 MOST = 999_999_999  # any one number
 MOST_BYTES = 64 << 20  # of a file
@@ -132,14 +132,14 @@ def check_repeats(actions: Actions) -> None:
         repeats = int(is_such.sum()) - len(np.unique(keys[is_such]))
         if repeats > MOST_REPEATS:
             raise InputError(
-                f"{repeats:,} updates, reductions, releases or parts of layers stand more than"
-                f" once; Weft reads at most {MOST_REPEATS} such repetitions"
+                f"{repeats:,} updates, reductions, gathers, releases or parts of layers stand more"
+                f" than once; Weft reads at most {MOST_REPEATS} such repetitions"
             )
 
 
 def check_ties(actions: Actions, ties: Sequence[Sequence[int]]) -> None:
     """Refuse a sum or update that names a tied weight which its stage does not have."""
-    is_of_tie = np.isin(actions.kind, (Kind.REDUCE, Kind.UPDATE)) & (actions.edge >= 0)
+    is_of_tie = np.isin(actions.kind, OF_TIES) & (actions.edge >= 0)
     named = actions.take(np.flatnonzero(is_of_tie))
     for row, (stage, tie) in enumerate(zip(named.stage.tolist(), named.edge.tolist(), strict=True)):
         if tie >= len(ties) or stage not in ties[tie]:
@@ -170,7 +170,7 @@ def _of_names(actions: Actions, graph: Graph, placement: Placement) -> Faults:
     yield _outside(actions.stage, stages), f"stages are 0 to {stages - 1}"
     yield _outside(actions.pipe, pipes), f"pipes are 0 to {pipes - 1}"
     yield is_wire & _outside(actions.edge, edges), f"the graph has {edges} edges"
-    has_tie = np.isin(actions.kind, (Kind.REDUCE, Kind.UPDATE))
+    has_tie = np.isin(actions.kind, OF_TIES)
     yield ~is_wire & ~has_tie & (actions.edge >= 0), "only a send or a receive names an edge"
     wires = np.flatnonzero(is_wire)
     named = zip(actions.edge[wires].tolist(), actions.kind[wires].tolist(), strict=True)

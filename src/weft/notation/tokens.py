@@ -46,7 +46,10 @@ SPELLINGS: dict[int, tuple[str, str]] = {
     Kind.REDUCE: ("reduce:", ""),
     Kind.UPDATE: ("", "U"),
     Kind.FREE: ("free:", ""),
+    Kind.GATHER: ("gather:", ""),
 }
+
+OF_TIES = (Kind.REDUCE, Kind.UPDATE, Kind.GATHER)  # may be about a tied weight
 
 _KINDS = {SPELLINGS[kind]: kind for kind in Kind}
 _LETTERS = {letter: kind for (prefix, letter), kind in _KINDS.items() if not prefix}
@@ -139,7 +142,7 @@ def _kind(word: str, given: Mapping[str, str | None]) -> Kind:
     if kind is None:
         raise InputError(
             f"{shown(word)} is of no known kind; kinds are 2F0 B I W R, send: and recv: with F or"
-            " B, off:2F0, on:2F0, 2U@0, reduce:2@0 and free:2@0"
+            " B, off:2F0, on:2F0, 2U@0, reduce:2@0, gather:2@0 and free:2@0"
         )
     if given["pipe"] is not None and kind.has_microbatch:
         raise InputError(f"{shown(word)}: the pipe of a microbatch stands in the line `pipes`")
@@ -158,8 +161,10 @@ def _where(
         raise InputError(
             f"{shown(word)}: a send or receive names an edge, send:1-2F0, and nothing else does"
         )
-    if given["tie"] is not None and kind not in (Kind.REDUCE, Kind.UPDATE):
-        raise InputError(f"{shown(word)}: only a sum or an update names a tied weight, 2U@0~1")
+    if given["tie"] is not None and kind not in OF_TIES:
+        raise InputError(
+            f"{shown(word)}: only a sum, an update or a gather names a tied weight, 2U@0~1"
+        )
     if not kind.is_wire:
         return source, _number(given["tie"], -1)
     edge = edge_of.get((source, destination))

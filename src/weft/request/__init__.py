@@ -27,7 +27,7 @@ from weft.request.request import (
     variants,
 )
 from weft.request.sizes import DEVICES, Limits, Sizes, shape_of
-from weft.request.training import Source, Training
+from weft.request.training import Saving, Source, Training
 
 __all__ = [
     "DEVICES",
@@ -40,6 +40,7 @@ __all__ = [
     "Prices",
     "Refused",
     "Request",
+    "Saving",
     "Sizes",
     "Source",
     "Speed",

@@ -180,7 +180,7 @@ class Costs:
 
 def _length(lengths: Sequence[float], program: Program, stage: int) -> float:
     """That of the piece which a stage lies in; the model has a piece for each device."""
-    piece = stage * program.devices // program.stages
+    piece = int(stage * program.placement.share)
     return lengths[piece] if piece < len(lengths) else 1.0
 
 

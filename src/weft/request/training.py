@@ -1,4 +1,4 @@
-"""Training: what decides the losses of a job beside its program, and where its data is.
+"""Training: what decides the losses of a job beside its program, where its data is, what is saved.
 
 Names, defaults and bounds are said here; `weft train`, its files and Python read them here.
 """
@@ -8,10 +8,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from weft.errors import InputError
 from weft.request.values import COUNT, FILE, SWITCH, TEXT, Amount, Bundle, OneOf, Whole, given
 
 ACCELERATORS = ("cpu", "cuda", "auto")
 PRECISIONS = ("bf16", "fp16", "autocast")
+FORMATS = ("bf16", "fp16", "fp8")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,6 +24,7 @@ class Training(Bundle):
     microbatch_size  sequences
     learning_rate    at its peak
     precision        in which types stages compute; None: in those of the weights
+    compress         in what values and gradients travel between devices; None: as they are
     switch_after     synchronous steps before an asynchronous program begins
     predict          whether forwards use the weights as they will be, were updates all alike
     temper           steps in which a stage's learning rate grows to the whole one
@@ -42,6 +45,7 @@ class Training(Bundle):
     heads: int = given(COUNT, 4)
     context: int = given(COUNT, 64)
     precision: str | None = given(OneOf(PRECISIONS))
+    compress: str | None = given(OneOf(FORMATS))
     switch_after: int = given(Whole(least=0), 0)
     predict: bool = given(SWITCH, False)
     temper: int | None = given(COUNT)
@@ -58,3 +62,26 @@ class Source(Bundle):
     token_type: str | None = given(TEXT)
     vocabulary: int | None = given(COUNT)
     column: str | None = given(TEXT)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Saving(Bundle):
+    """When a run saves itself, where it ends early, and whether it goes on from a save.
+
+    save_every  steps between two saves; None: saved only where it ends early
+    keep        how many saves there are at most; None: all of them
+    stop_after  the step after which it ends early, as if interrupted
+    resume      whether it goes on from the newest save of its folder, if there is one
+    reshape     whether it may go on by another program, or on another accelerator
+    """
+
+    save_every: int | None = given(COUNT)
+    keep: int | None = given(COUNT)
+    stop_after: int | None = given(COUNT)
+    resume: bool = given(SWITCH, False)
+    reshape: bool = given(SWITCH, False)
+
+    def __post_init__(self) -> None:
+        Bundle.__post_init__(self)
+        if self.reshape and not self.resume:
+            raise InputError("--reshape is for a run that goes on from a save; add --resume")

@@ -1,15 +1,18 @@
 """The runtime: torch begins here. A verified program runs on real modules, with exact gradients."""
 
 from weft.runtime import losses
+from weft.runtime.compression import Compression
 from weft.runtime.evaluation import Evaluation
 from weft.runtime.pipeline import Pipeline
 from weft.runtime.reference import Reference
 from weft.runtime.result import Flight, Result
 from weft.runtime.split import Stages, split
+from weft.runtime.stage.alike import draw_apart
 from weft.runtime.weights.options import Staleness
 from weft.runtime.weights.scaling import Scale
 
 __all__ = [
+    "Compression",
     "Evaluation",
     "Flight",
     "Pipeline",
@@ -18,6 +21,7 @@ __all__ = [
     "Scale",
     "Stages",
     "Staleness",
+    "draw_apart",
     "losses",
     "split",
 ]

@@ -42,6 +42,7 @@ from weft.runtime.stage.trained import Trained
 from weft.runtime.suit import forwards_of
 from weft.runtime.task import Task
 from weft.runtime.training import Training
+from weft.runtime.transport.compressed import Compressed
 from weft.runtime.weights.versions import Stash
 from weft.runtime.weights.weights import Model, Weights
 
@@ -63,13 +64,15 @@ class Assembly:
         *,
         is_recorded: bool = True,
     ) -> None:
-        self._task, self._world, self._draw = task, world, Draw(seed)
+        self._task, self._world, self.draw = task, world, Draw(seed)
         self._capturing = capturing
         self.modules = self._copied()
         self._compare_copies()
         model = Model(task.stages, task.ties, task.resident, self.modules)
         ring = task.ring
-        self.weights = Weights(ring.source, ring.numbers, model, task.updating, task.norms, world)
+        self.weights = Weights(
+            ring.source, ring.numbers, model, task.updating, task.norms, world, task.device
+        )
         for group in self.weights.all_groups:
             group.is_in_fixed_memory = capturing is not None
         is_whole = task.program.graph.stages[-1].is_whole_batch
@@ -84,7 +87,7 @@ class Assembly:
         ]
         accelerator = accelerator_of(task.device)
         record = partial(Recording, accelerator, is_kept=is_recorded)
-        setting = Setting(world, stages, shapes, self.criterion, self._draw, record)
+        setting = Setting(world, stages, shapes, self.criterion, self.draw, record)
         forwards = forwards_of(ring.program)
         if any(lane.is_one_wire for lane in ring.program.lanes):
             forwards = one_wire(forwards, cost, is_ordered=world.keeps_order)
@@ -134,10 +137,10 @@ class Assembly:
         extent = self._task.program.graph.stages[role.index].backward
         is_still = extent is Backward.NONE or next(module.parameters(), None) is None
         if self._capturing is None or is_still:
-            return Stage(module, self._draw, role)
+            return Stage(module, self.draw, role)
         return Graphed(
             module,
-            self._draw,
+            self.draw,
             role,
             self._capturing(self._task.device),
             judge=self.criterion if role.loss is not None else None,
@@ -188,6 +191,8 @@ class Assembly:
         weights: Weights | None,
         cost: Cost | None,
     ) -> Lanes:
-        transport = self._world.transport
-        binder = Binder(ring, self._world.devices, copies, transport, shapes, weights, cost)
+        transport, asked = self._world.transport, self._task.compression
+        by_edge = [asked.get(edge) for edge in ring.program.graph.edges]
+        wired = Compressed(transport, by_edge) if asked else transport
+        binder = Binder(ring, self._world.devices, copies, wired, shapes, weights, cost)
         return Lanes(binder, transport, cost, self._task.device)

@@ -22,11 +22,18 @@ class Cut(NamedTuple):
 
     given    how many of them it made: those after repeat the last one, and count nothing
     is_list  whether its user has cut it
+    first    the number of its first microbatch, where other replicas have those before
     """
 
     values: list[Value]
     given: int
     is_list: bool
+    first: int = 0
+
+    def among(self, replicas: int, replica: int) -> Cut:
+        """As one replica's share of a batch; the places of others hold the same."""
+        first = replica * len(self.values)
+        return self._replace(values=self.values * replicas, first=first)
 
 
 def cut(data: Data, microbatches: int, name: str) -> list[Value]:
@@ -36,7 +43,7 @@ def cut(data: Data, microbatches: int, name: str) -> list[Value]:
     microbatch may be shorter; what has no dimension goes to all. A list holds microbatches that
     are cut already, of any shapes.
     """
-    values, given, _ = filled(data, microbatches, name)
+    values, given, *_ = filled(data, microbatches, name)
     if given < microbatches:
         size, length = sum(map(rows_of, values[:given])), rows_of(values[0])
         raise InputError(

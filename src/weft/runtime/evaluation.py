@@ -77,10 +77,10 @@ class Tally:
         counted = targets.values[: min(inputs.given, targets.given)]
         if self._is_whole and targets.values:
             counted = [joined(targets.values, "the loss")]
-        return partial(self._see, self.batches - 1, counted)
+        return partial(self._see, self.batches - 1, dict(enumerate(counted, inputs.first)))
 
-    def _see(self, batch: int, targets: Sequence[Value], microbatch: int, output: Any) -> None:
-        if microbatch >= len(targets):
+    def _see(self, batch: int, targets: Mapping[int, Value], microbatch: int, output: Any) -> None:
+        if microbatch not in targets:
             return
         target = targets[microbatch]
         count, arguments = count_of(self._loss, target), target.to(self._device).arguments

@@ -53,12 +53,22 @@ class Begun(NamedTuple):
 class Feed:
     """What this process reads of batches, and how it learns the shapes of what it does not.
 
-    taken  the names that a batch may have; None where it is not known by names
+    taken     the names that a batch may have; None where it is not known by names
+    replicas  that are each given a share of it
     """
 
-    def __init__(self, program: Program, world: World, taken: Sequence[str] | None = None) -> None:
-        self._taken = taken
-        self._microbatches, self._world, self.gather = program.microbatches, world, world.gather
+    def __init__(
+        self,
+        program: Program,
+        world: World,
+        taken: Sequence[str] | None = None,
+        replicas: int = 1,
+    ) -> None:
+        self._taken, self._replicas = taken, replicas
+        self._devices = program.devices // replicas
+        self._replica = world.devices.start // self._devices
+        self._microbatches = program.microbatches // replicas
+        self._world, self.gather = world, world.gather
         graph, pipes = program.graph, program.placement.pipes
         self._reading = _at_once if graph.stages[-1].is_whole_batch else filled
         first = [stage for stage, before in enumerate(graph.predecessors) if not before]
@@ -68,7 +78,8 @@ class Feed:
         self.judges = 1 if len(world.devices) > 1 else len(judges)  # processes with a last stage
         self.reads_inputs = not readers.isdisjoint(world.devices)
         self.reads_targets = not judges.isdisjoint(world.devices)
-        self._source = min(readers)  # who sends shapes, where some are given none
+        # who sends shapes, where some are given none
+        self._source = min(one for one in readers if one // self._devices == self._replica)
         self._lacking: dict[str, list[int]] = {}  # ranks without inputs, by kind of run
         self._known: tuple[bytes, Cut] | None = None  # what was received last
 
@@ -101,7 +112,10 @@ class Feed:
         if inputs is not None and self._taken is not None:
             refuse_strange(inputs.values[0], self._taken)
         targets = None if target is None else cutting(target, self._microbatches, "target")
-        return GivenData(inputs, targets)
+        return GivenData(inputs, targets and self._shared(targets))
+
+    def _shared(self, one: Cut) -> Cut:
+        return one.among(self._replicas, self._replica)
 
     def _refuse_lacking(self, batch: Data, target: Data) -> None:
         """Refuse None for what is read here."""
@@ -121,16 +135,18 @@ class Feed:
         """In a first run of a kind: refuse ranks with different data; note who has no inputs."""
         sums = [None if one is None else checksum(one.values) for one in given]
         shares = self.gather(json.dumps(sums).encode(), "the sums of the first batch")
-        found = [json.loads(share) for share in shares]
+        first = self._replica * self._devices  # whoever shares the batch of this rank
+        found = [json.loads(share) for share in shares[first : first + self._devices]]
         for part in zip(*found, strict=True):
-            _refuse_different(part)
-        self._lacking[kind] = [rank for rank, (inputs, _) in enumerate(found) if inputs is None]
+            _refuse_different(part, first)
+        lacking = [rank for rank, (inputs, _) in enumerate(found, first) if inputs is None]
+        self._lacking[kind] = lacking
 
     def inputs(self, given: GivenData, kind: str) -> Cut:
         """The inputs of a run; where this rank has none, tensors without memory in their place."""
         lacking, devices = self._lacking.get(kind, ()), self._world.devices
         if devices.start in lacking:
-            return self._received()
+            return self._shared(self._received())
         if given.inputs is None:
             raise InputError(
                 f"device {devices.start} is given no batch now, and was in the first {kind}; give"
@@ -138,7 +154,7 @@ class Feed:
             )
         if lacking and self._source in devices:
             self._world.layouts.send(lacking, _described(given.inputs))
-        return given.inputs
+        return self._shared(given.inputs)
 
     def _received(self) -> Cut:
         content = self._world.layouts.wait(self._source)
@@ -156,8 +172,8 @@ def _at_once(data: Data, microbatches: int, name: str) -> Cut:
     return _whole(data, microbatches, name)._replace(given=1)
 
 
-def _refuse_different(sums: Sequence[str | None]) -> None:
-    there = [(rank, one) for rank, one in enumerate(sums) if one is not None]
+def _refuse_different(sums: Sequence[str | None], first: int) -> None:
+    there = [(rank, one) for rank, one in enumerate(sums, first) if one is not None]
     others = [rank for rank, one in there if one != there[0][1]]
     if others:
         raise Disagreement(

@@ -75,14 +75,21 @@ class LossShare(NamedTuple):
 
 
 def shares_of(
-    loss: LossFunction, targets: Sequence[Value], weights: Sequence[float] | None
+    loss: LossFunction,
+    targets: Sequence[Value],
+    weights: Sequence[float] | None,
+    replicas: int = 1,
+    total_of: Callable[[int], int] = int,
 ) -> tuple[LossShare, ...]:
-    """How much each microbatch of a batch counts: by given weights, valid targets, or alike."""
-    equal = weights_of(weights, len(targets))
+    """How much each microbatch of a batch counts: by given weights, valid targets, or alike.
+
+    Other replicas have microbatches, too; `total_of` adds what they count to what is counted here.
+    """
+    equal = [weight / replicas for weight in weights_of(weights, len(targets))]
     if weights is not None or not is_counting(loss):
         return tuple(LossShare(weight, weight) for weight in equal)
     counts = [count_of(loss, target) for target in targets]
-    total = sum(counts)
+    total = total_of(sum(counts))
     return tuple(
         LossShare(count / total if count else None, extra)
         for count, extra in zip(counts, equal, strict=True)

@@ -37,7 +37,7 @@ class Outputs:
 
     def joined(self, inputs: Cut) -> Any:
         """One output for the batch, as it was cut; a list of them, where the user has cut it."""
-        found = [self._found[number] for number in range(inputs.given)]
+        found = [self._found[inputs.first + number] for number in range(inputs.given)]
         if inputs.is_list:
             return [value.cloned().tree for value in found]
         structures = {value.structure.unmarked for value in found}

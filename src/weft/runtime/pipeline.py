@@ -13,25 +13,29 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
 from itertools import count
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Self, overload
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from weft.cost import Cost
-from weft.errors import Disagreement, InputError, NonfiniteError
+from weft.errors import Disagreement, InputError, NonfiniteError, SaveError
 from weft.ir.program import Program
 from weft.lower import unwired, whole
 from weft.runtime.assembly import Assembly
 from weft.runtime.batch import Data, weights_of
-from weft.runtime.device.place import current, devices_here
+from weft.runtime.compression import AskedCompression
+from weft.runtime.device.place import current
+from weft.runtime.distributed import check_shares, refuse_captured
 from weft.runtime.evaluation import Evaluation, Metric, Tally
 from weft.runtime.feed import Begun, Feed, GivenData
 from weft.runtime.initial.blueprint import Blueprint, GivenStages
@@ -42,11 +46,15 @@ from weft.runtime.ranks.blame import failure_of
 from weft.runtime.ranks.carriers import Carrier
 from weft.runtime.ranks.clock import Recording
 from weft.runtime.ranks.losses import RunLosses
+from weft.runtime.ranks.members import members_of
 from weft.runtime.ranks.world import World, world_of
 from weft.runtime.reader import Reader
 from weft.runtime.result import Flight, Result
+from weft.runtime.saves.packing import JSON
+from weft.runtime.saves.saver import Saver
 from weft.runtime.split.stages import loss_for
 from weft.runtime.stage.captures import CudaGraphs
+from weft.runtime.stage.values import Value
 from weft.runtime.suit import check_capturable
 from weft.runtime.task import Task, agreed
 from weft.runtime.weights.options import (
@@ -69,6 +77,9 @@ class Pipeline:
 
     stages     modules; those on meta, and functions without arguments that return a module, are
                made where they run; see `weft.runtime.initial`
+    mesh       a device mesh with a dimension "pp" for the devices of the program and perhaps "dp"
+               for replicas of it, each of which is given its share of every batch; along others
+               stages may be cut or sharded by torch: see `weft.runtime.ranks.members`
     initial    where weights come from: a safetensors file, a folder with one or several of them, a
                file with a state_dict, or a mapping from names in the whole model to tensors
     loss       loss(output, target) of a microbatch; the step's loss is their weighted sum, by valid
@@ -76,6 +87,9 @@ class Pipeline:
                the model's own where none is given and the stages have one
     optimizer  makes the optimizer of some weights of a stage from their names and themselves
     scheduler  makes the learning-rate scheduler of an optimizer; steps once for each update
+    shard_optimizer  whether each copy of a stage, on another pipe or in another replica, keeps the
+               state of its share of the weights, updates that, and gets the others (ZeRO-1): the
+               same bits, in less memory
     clip       the largest norm of the gradients
     clip_by    whose norm: "global", of a "group" of stages that are equally stale, or of a "stage";
                the widest for which no device has to wait in every step, which is global unless
@@ -84,6 +98,9 @@ class Pipeline:
     precision  "bf16" or "fp16": stages compute with copies of that type, while optimizers change
                the weights as they are; "autocast": torch casts, as in `torch.autocast`; or the
                type itself
+    compress   "bf16", "fp16" or "fp8": in what values and gradients travel from device to device;
+               a `Compression` for one type each; or a dict of either by (source stage, reader
+               stage)
     scale      losses are enlarged by it; a number never changes; for fp16, `Scale()` unless given
     seed       of everything random; see `weft.runtime.stage.randomness`
     nonfinite  what to do on all ranks when the loss or the norm is not finite: stop with an
@@ -111,14 +128,17 @@ class Pipeline:
         stages: GivenStages,
         program: Program,
         *,
+        mesh: DeviceMesh | None = None,
         initial: Initial | None = None,
         loss: LossFunction | None = None,
         optimizer: Callable[[NamedParameters], Optimizer] | None = None,
         scheduler: Callable[[Optimizer], LRScheduler] | None = None,
+        shard_optimizer: bool = False,
         clip: float | None = None,
         clip_by: Scope | None = None,
         staleness: Staleness | None = None,
         precision: AskedPrecision = None,
+        compress: AskedCompression = None,
         scale: Scale | float | None = None,
         seed: int = 0,
         nonfinite: Nonfinite = "stop",
@@ -139,18 +159,27 @@ class Pipeline:
             staleness=staleness,
             precision=computed,
             scale=computed.scale if scale is None else scale,
+            is_sharded=shard_optimizer,
         )
         if whole_batch:
             program = whole(program, [program.stages - 1])
+        members = members_of(mesh, transport)
+        program = program if members is None else members.running(program)
+        self._replicas = 1 if members is None else members.replicas
+        devices = range(program.devices) if members is None else members.here
         blueprint = Blueprint.of(stages, initial)
         loss = loss_for(blueprint.stages, loss)
-        task = Task.of(blueprint, program, loss, updating, devices_here(program, transport))
+        task = Task.of(blueprint, program, loss, updating, devices).compressing(compress)
+        self._refuse_split_batch(task.program)
+        check_shares(task.stages, members)
         if graphs:
             check_capturable(task.program)
+            refuse_captured(task.stages)
         self.program, self._task, self._deadline = task.program, task, deadline
         self._loss, self._runs, self._is_closed = loss, count(), False
         self._world: World = world_of(
             unwired(task.ring.program),
+            members,
             depth=task.depth,
             carrier=transport,
             device=task.device,
@@ -162,11 +191,13 @@ class Pipeline:
             task = task.over(self._world, cost).built(self._world, seed, deadline)
             self._task = task
             self.program = task.program
+            drawn_by = seed if members is None else members.seed(seed)
             capturing = CudaGraphs if graphs else None
             self._parts = Assembly(
-                task, self._world, loss, seed, cost, capturing, is_recorded=record
+                task, self._world, loss, drawn_by, cost, capturing, is_recorded=record
             )
-            self._feed = Feed(task.program, self._world, task.taken)
+            self._feed = Feed(task.program, self._world, task.taken, self._replicas)
+            self._saver = Saver(task, self._parts, self._world, deadline)
 
     def step(
         self,
@@ -185,12 +216,11 @@ class Pipeline:
         with self._failing_together():
             training = self._parts.training
             given = self._feed.trained(batch, target)
+            (inputs, *_), run = self._begin(given, "step", is_first=training.is_new)
             shares = self._shares(given, weights)
-            (inputs, _, _), run = self._begin(given, "step", is_first=not training.steps)
             targets = given.wanted
             if self.is_asynchronous:
-                inputs = [one.cloned() for one in inputs]
-                targets = targets and [one.cloned() for one in targets]
+                inputs, targets = _kept(inputs), targets and _kept(targets)
             known, recording = training.step(inputs, targets, shares, run, is_carried=not update)
             norm, is_skipped = None, False
             if not self.is_asynchronous:
@@ -246,8 +276,8 @@ class Pipeline:
             return reader.evaluated(data, tally)
         with reader.mode() as reading, self._failing_together():
             given = self._feed.trained(data, target)
-            shares = self._shares(given, weights)
             inputs, run = self._begin(given, "evaluation", is_first=not reading.steps)
+            shares = self._shares(given, weights)
             known, recording = reading.step(inputs.values, given.wanted, shares, run)
             self._world.transport.end()
             return self._result(None, False, known, recording, reading.program)
@@ -267,6 +297,44 @@ class Pipeline:
             self.drain()
         return Reader(self._parts, self._feed, self._begin, self._failing_together)
 
+    def save(
+        self, folder: str | Path, *, extra: Mapping[str, JSON] | None = None, wait: bool = True
+    ) -> None:
+        """Write weights, optimizers and all else that the run needs to go on; all ranks save.
+
+        An asynchronous program is drained first. `extra` is given back by `load`; that of rank 0
+        counts. Without `wait`, values are copied and written while training goes on; the next save,
+        load or close waits for that, and raises what went wrong. See `weft.runtime.saves`.
+        """
+        if self.is_asynchronous:
+            self.drain()
+        with self._failing_together():
+            self._world.begin(self._deadline)
+            self._refuse_piled()
+            self._saver.begin(Path(folder), extra or {}, is_copied=not wait)
+            if wait:
+                self._saver.finish()
+
+    def load(self, folder: str | Path) -> dict[str, Any]:
+        """Go on from a save of the same model, under any program or layout; what was its `extra`.
+
+        All ranks load. The seed is that of the save. What does not fit is refused on all ranks, and
+        changes nothing. A warning says if an asynchronous program goes on with other versions.
+        """
+        if self.is_asynchronous and not self._parts.training.is_new:
+            self.drain()
+        with self._failing_together():
+            self._world.begin(self._deadline, "loading of a save")
+            return self._saver.load(Path(folder))
+
+    def _refuse_piled(self) -> None:
+        training, policy = self._parts.training, self._parts.weights.policy
+        if policy.is_carried(training.steps - 1):
+            raise SaveError(
+                "the last step left its gradients for the next one (update=False), and no save has"
+                " them: save after an update"
+            )
+
     def gathered(self, result: Result | Flight) -> Timeline:
         """The timeline of a step or a flight on all ranks, on the clock of device 0; all ask."""
         local = result.timeline
@@ -283,14 +351,23 @@ class Pipeline:
         """
         if not self._is_closed:
             self._is_closed = True
-            self._parts.close()
-            self._world.close()
+            try:
+                self._saver.close()
+            finally:
+                self._parts.close()
+                self._world.close()
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        with nullcontext() if error is None else suppress(SaveError):  # which would hide it
+            self.close()
+
+    @property
+    def steps(self) -> int:
+        """How many were taken, with those before a save that was loaded."""
+        return self._parts.training.steps
 
     @property
     def is_asynchronous(self) -> bool:
@@ -346,6 +423,9 @@ class Pipeline:
             self._world.end()
         except Disagreement:
             raise  # all ranks raise it
+        except SaveError:
+            self._world.end()  # all ranks raise it, and may go on
+            raise
         except NonfiniteError as error:
             if self.is_asynchronous:  # other ranks are not there yet
                 self._world.fail(self._reason(error))
@@ -359,6 +439,13 @@ class Pipeline:
         """Whether the last stage and the loss take the whole batch at once."""
         return self.program.graph.stages[-1].is_whole_batch
 
+    def _refuse_split_batch(self, program: Program) -> None:
+        if self._replicas > 1 and any(one.is_whole_batch for one in program.graph.stages):
+            raise InputError(
+                f"{program.name} has a stage that takes the whole batch, and each replica has only"
+                f" its share of one; leave out the dimension 'dp' of mesh="
+            )
+
     def _reason(self, error: BaseException) -> str:
         return failure_of(error, self._world.devices.start)
 
@@ -368,8 +455,13 @@ class Pipeline:
             raise InputError(
                 "the loss is of the whole batch, not of microbatches: leave weights= out"
             )
-        weights_of(weights, self.program.microbatches)
-        return () if given.wanted is None else shares_of(self._loss, given.wanted, weights)
+        replicas, counts = self._replicas, self._world.counts
+        weights_of(weights, self.program.microbatches // replicas)
+        if given.wanted is None:
+            return ()
+        own = given.wanted[: len(given.wanted) // replicas]
+        total = int if counts is None else counts.total
+        return shares_of(self._loss, own, weights, replicas, total) * replicas
 
     def _result(
         self,
@@ -388,3 +480,9 @@ class Pipeline:
         if is_first:
             self._feed.agree(given, kind)
         return Begun(self._feed.inputs(given, kind), next(self._runs))
+
+
+def _kept(values: Sequence[Value]) -> list[Value]:
+    """Copies, as a user may change what an asynchronous step has still to read."""
+    copies = {id(one): one.cloned() for one in values}
+    return [copies[id(one)] for one in values]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import nn
@@ -15,7 +15,9 @@ from weft.ir.versions import resident_versions
 from weft.ir.weights import StageGroups
 from weft.lower import executable, one_wire, over
 from weft.notation import from_json, to_json
+from weft.runtime.compression import AskedCompression, ByEdge, compression_of
 from weft.runtime.device.place import place_of, real
+from weft.runtime.distributed import check_distributed
 from weft.runtime.initial.blueprint import Blueprint
 from weft.runtime.initial.building import Builder
 from weft.runtime.lane.ring import Ring
@@ -46,6 +48,7 @@ class Task:
     depth    messages that a channel must take
     device   of the stages that this process holds
     held     these
+    compression  of what crosses devices, by edge
     """
 
     blueprint: Blueprint
@@ -62,6 +65,7 @@ class Task:
     dtype: torch.dtype
     device: torch.device
     held: Collection[int]
+    compression: ByEdge = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -80,10 +84,15 @@ class Task:
         program = program if stages.graph is None else over(program, stages.graph)
         check_suits(stages, program)
         refuse_unsuited(stages, loss)
+        check_distributed(blueprint, program, updating.precision)
         optimizer, scheduler = updating.factories
         if optimizer is None and (scheduler is not None or program.period is not None):
             why = "updates by itself" if program.period is not None else "was given a scheduler"
             raise InputError(f"{program.name} {why} and needs an optimizer: give optimizer=")
+        if optimizer is None and updating.is_sharded:
+            raise InputError(
+                "shard_optimizer=True shards the state of an optimizer: give optimizer="
+            )
         ties = [ends for ends in ties_of(stages) if program.period is None or _learns(stages, ends)]
         check_ties(program, ties)
         norms = scoped(program, updating.clip_by) if updating.is_measuring else ()
@@ -94,6 +103,7 @@ class Task:
             ties=[[end.stage for end in ends] for ends in ties],
             norms=norms if optimizer is not None else (),
             is_updating=optimizer is not None,
+            is_sharded=updating.is_sharded,
         )
         depth = check(walked).channel_depth or 0
         places = program.placement.held[devices.start : devices.stop]
@@ -123,6 +133,10 @@ class Task:
         before = self.program.graph.predecessors
         return taken_by([stage for index, stage in enumerate(self.stages) if not before[index]])
 
+    def compressing(self, asked: AskedCompression) -> Task:
+        """The same with messages that are compressed."""
+        return replace(self, compression=compression_of(asked, self.program.graph))
+
     def over(self, world: World, cost: Cost | None) -> Task:
         """The same over a transport that needs transfers of a device in one order."""
         if world.carrier not in WITH_NCCL:
@@ -136,6 +150,8 @@ class Task:
         known = f"{self.program.digest} {seed} {structure(self.stages)}"
         what = "program, seed or stages"
         refuse_different(world.gather(known.encode(), what), what)
+        what = "compressed edges"
+        refuse_different(world.gather(f"{self.compression}".encode(), what), what)
         here = b"here" if self.blueprint.lacks(self.held) else b""
         if not any(world.gather(here, "who has to make stages")):
             return self

@@ -42,6 +42,7 @@ class Training:
         stale = weights.policy.updating.staleness
         self._warmup = stale.warmup if stale else 0
         self.steps = 0  # that batches were given for
+        self.is_new = True  # nothing was trained in this process yet
         self._is_broken = False
         self._begin_flight()
 
@@ -72,7 +73,7 @@ class Training:
         self._policy.begin(step, known, is_carried=is_carried)
         self._reports.begin(step, run)
         recording = self._run(first)
-        self.steps = step + 1
+        self.steps, self.is_new = step + 1, False
         self._draw.step = self.steps
         return known, recording
 
@@ -142,6 +143,24 @@ class Training:
         """Let the next step be the first of the program."""
         self._weights.restart(self.steps)
         self._lanes.restart()
+        self._begin_flight()
+
+    @property
+    def position(self) -> int:
+        """Steps since the program began."""
+        return self.steps - self._policy.origin
+
+    def resume(self, steps: int, position: int) -> None:
+        """Go on after as many steps, all drained; the program began `position` steps before that.
+
+        As it repeats, a position that comes to the same as a much later one will do.
+        """
+        if self._ring.is_periodic:
+            position = self._ring.settled(position)
+        self._weights.resume(steps, position)
+        self.steps, self._is_broken = steps, False
+        self._lanes.restart()
+        self._lanes.skip(position * self._count)
         self._begin_flight()
 
     def _begin_flight(self) -> None:

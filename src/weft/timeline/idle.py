@@ -152,7 +152,7 @@ class _Observer:
         self._cost = cost
         self._start, self._end = start, end
         self._origin = _origins(program, binding)
-        self._is_update = np.isin(program.actions.kind, (Kind.REDUCE, Kind.UPDATE))
+        self._is_update = np.isin(program.actions.kind, (Kind.REDUCE, Kind.UPDATE, Kind.GATHER))
         self._ready = _ready(program, delays, end)
         self._opening, self._closing = float(start.min()), float(end.max())
         self._tolerance = 1e-12 * max(1.0, self._closing - self._opening)

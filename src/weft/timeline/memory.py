@@ -12,7 +12,7 @@
     FREE                                       - that version; without FREEs its last user does
 
 I gives nothing back: W may still need all of it. Weights, gradients and optimizer state of
-what a device holds are there throughout.
+what a device holds are there throughout; of the state a share, where copies gather weights.
 """
 
 from __future__ import annotations
@@ -112,12 +112,19 @@ def _held(program: Program, cost: Cost, category: Category) -> list[float]:
     }.get(category)
     if per_stage is None:
         return [0.0] * program.devices
-    return [sum(per_stage[stage] for _, stage in held) for held in program.placement.held]
+    share = _share(program) if category is Category.OPTIMIZER else 1.0
+    return [sum(per_stage[stage] * share for _, stage in held) for held in program.placement.held]
+
+
+def _share(program: Program) -> float:
+    """How much of its optimizer state each copy of a stage holds."""
+    is_sharded = (program.actions.kind == Kind.GATHER).any()
+    return 1 / len(program.placement.pipes) if is_sharded else 1.0
 
 
 def peak_activations(program: Program, start: Seconds, end: Seconds) -> list[float]:
     """Most ordinary microbatches between F and B (or W) on each device, in shares of a device."""
-    share = program.devices / program.stages / program.parts
+    share = program.placement.share / program.parts
     kept = np.array([s.backward is not Backward.NONE for s in program.graph.stages]) * share
     amounts = kept[program.actions.stage] * program.actions.span / _segments(program)
     born, died = _births(program), _deaths(program)

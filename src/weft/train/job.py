@@ -4,110 +4,104 @@
              ├─> measured ──> Cost       what its program costs there
              └─> checked  ──> losses     the same job on the reference, with no pipeline at all
 
-Prints nothing, starts no process and writes no file.
+Prints nothing and starts no process; writes what it saves, and nothing else.
 """
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TypeAlias
-
-from torch import Tensor
+from pathlib import Path
 
 from weft.cost import Cost
 from weft.errors import InputError
 from weft.ir.program import Program
-from weft.runtime import Pipeline, Reference, Result
+from weft.request import Saving
+from weft.runtime import Reference
 from weft.runtime.profile import BRIEF, THOROUGH
+from weft.runtime.reference.versions import Method, method_of, restarted
 from weft.runtime.suit import is_asynchronous
 from weft.runtime.weights.staleness import scoped
-from weft.simulate import simulate
-from weft.timeline import Timeline
-from weft.train.outcome import Metrics, Outcome
+from weft.train.keeper import FolderKeeper, Keeper, NoKeeper
+from weft.train.outcome import Outcome, Watch
+from weft.train.runner import Runner, runner_of
 from weft.train.settings import Settings
+from weft.train.signals import heeding, noted
+from weft.train.stopping import Stopping
 from weft.train.workload import Measuring, Workload
 
-Watch: TypeAlias = Callable[[Metrics], None]
+NEVER = Saving()
+OFTEN = 30.0  # seconds between two outcomes of a run that goes on
 
 
 def trained(
-    settings: Settings, watch: Watch = lambda metrics: None, *, cost: Cost | None = None
+    settings: Settings,
+    watch: Watch = lambda news: None,
+    *,
+    cost: Cost | None = None,
+    saves: Path | None = None,
+    saving: Saving = NEVER,
 ) -> Outcome:
     """Train; in a process group every rank calls this, and all get the same outcome.
 
-    Without a cost to predict with, the stages are first measured, briefly.
+    Without a cost to predict with, the stages are first measured, briefly. SIGTERM and SIGINT, to
+    any rank, end the run after the step that is under way. With a folder for saves, a run that
+    ends early is saved there.
     """
+    _check_switches(settings)
     job = Workload(settings)
-    cost = cost or job.profiled(BRIEF)
-    if is_asynchronous(settings.program):
-        return _asynchronous(job, settings.program, watch, cost)
-    pipeline = Pipeline(job.stages, settings.program, cost=cost, **job.arguments())
-    metrics, timelines = [], []
-    for step in range(settings.steps):
-        began = time.perf_counter()
-        job.set_rate(step)
-        result = pipeline.step(*job.batch(step))
-        timelines.append(replace(pipeline.gathered(result), cost=cost))
-        seconds = time.perf_counter() - began
-        metrics.append(_metrics(job, step, (result.loss, result.norm), timelines[-1], seconds))
-        watch(metrics[-1])
-    middle = sorted(timelines, key=lambda timeline: timeline.makespan)[len(timelines) // 2]
-    predicted = simulate(pipeline.program, cost)
-    return Outcome(settings.program, tuple(metrics), predicted, middle, job.accelerator)
+    runner = runner_of(job, settings.program, cost or job.profiled(BRIEF), watch)
+    with runner.pipeline as pipeline:
+        if saves is None:
+            keeper: Keeper = NoKeeper()
+        else:
+            keeper = FolderKeeper(pipeline, settings, saves, saving, watch)
+        runner.after = keeper.resume()
+        watch(runner.outcome)
+        ended_by = _run(runner, keeper, watch, last=last_step(settings, saving))
+    keeper.look()
+    return replace(runner.outcome, ended_by=ended_by)
 
 
-def _asynchronous(job: Workload, program: Program, watch: Watch, cost: Cost) -> Outcome:
-    """The same where updates come between microbatches.
+def last_step(settings: Settings, saving: Saving) -> int:
+    """The step after which a run ends."""
+    return min(settings.steps, saving.stop_after or settings.steps)
 
-    The loss of a step is asked for once the next one has run: nobody has to wait for it then.
-    """
-    arguments = job.arguments()
-    pipeline = Pipeline(
-        job.stages, program, scheduler=job.scheduler, staleness=job.stale, cost=cost, **arguments
-    )
-    metrics, staleness, began = list[Metrics](), job.staleness, time.perf_counter()
 
-    def known(step: int, result: Result) -> None:
-        nonlocal began
-        seconds = time.perf_counter() - began
-        began += seconds
-        loss = float(result.loss)
-        metrics.append(_without_length(job, step, (loss, pipeline.norm), staleness(step), seconds))
-        watch(metrics[-1])
+def _run(runner: Runner, keeper: Keeper, watch: Watch, *, last: int) -> int | None:
+    """Take steps up to the last; the signal that ends them earlier."""
+    with heeding() as request:
+        request.pass_on = noted
+        stopping, step, shown = Stopping(request, known=runner.known), runner.after, -math.inf
+        while step < last and not stopping.is_before(step):
+            runner.step(step)
+            step += 1
+            if keeper.is_due(step):
+                _save(runner, keeper, watch, step)
+            elif time.monotonic() > shown + OFTEN:
+                watch(runner.outcome)
+                shown = time.monotonic()
+            keeper.look()
+        if keeper.is_due_at_end(step):
+            _save(runner, keeper, watch, step)
+        runner.land()
+        watch(runner.outcome)
+    return stopping.number if step < last else None
 
-    result = pipeline.step(*job.batch(0))
-    for step in range(1, job.steps):
-        before, result = result, pipeline.step(*job.batch(step))
-        known(step - 1, before)
-    flight = pipeline.drain()
-    known(job.steps - 1, result)
-    if not flight.updates:
+
+def _save(runner: Runner, keeper: Keeper, watch: Watch, step: int) -> None:
+    runner.land()
+    watch(runner.outcome)  # so that a run that is complete has its figures
+    keeper.save(step)
+
+
+def _check_switches(settings: Settings) -> None:
+    if settings.switch_after >= settings.steps:
         raise InputError(
-            f"all {job.steps} steps are synchronous; lower --switch-after, or choose a synchronous"
-            f" schedule"
+            f"all {settings.steps} steps are synchronous; lower --switch-after, or choose a"
+            f" synchronous schedule"
         )
-    timeline = replace(pipeline.gathered(flight), cost=cost)
-    predicted = simulate(timeline.program, cost)
-    return Outcome(program, tuple(metrics), predicted, timeline, job.accelerator)
-
-
-def _without_length(
-    job: Workload, step: int, found: tuple[float, Tensor | None], staleness: int, seconds: float
-) -> Metrics:
-    """Metrics of an asynchronous step, of which neither length nor bubble is known."""
-    loss, norm = found
-    return Metrics(
-        step=step + 1,
-        loss=loss,
-        learning_rate=job.rate(step),
-        gradient_norm=None if norm is None else float(norm),
-        tokens_per_second=job.tokens / seconds,
-        seconds=None,
-        bubble=None,
-        staleness=staleness,
-    )
 
 
 def measured(settings: Settings, watch: Measuring) -> Cost:
@@ -115,37 +109,31 @@ def measured(settings: Settings, watch: Measuring) -> Cost:
     return Workload(settings).profiled(THOROUGH, watch)
 
 
-def checked(settings: Settings) -> list[float]:
-    """The losses of the same job on the reference."""
-    job, program = Workload(settings), settings.program
+def checked(settings: Settings, saving: Saving = NEVER) -> list[float]:
+    """The losses of the same job on the reference, up to where it ends."""
+    job, program, steps = Workload(settings), settings.program, last_step(settings, saving)
     if is_asynchronous(program):
         reference = Reference(
             job.stages,
-            program,
+            _restarting(settings, saving),
             scheduler=job.scheduler,
             groups=scoped(program, None),
             staleness=job.stale,
             **job.arguments(),
         )
-        return [float(reference.step(*job.batch(step))) for step in range(job.steps)]
+        return [float(reference.step(*job.batch(step))) for step in range(steps)]
     reference = Reference(job.stages, program, **job.arguments())
     losses = []
-    for step in range(settings.steps):
+    for step in range(steps):
         job.set_rate(step)
         losses.append(float(reference.step(*job.batch(step))))
     return losses
 
 
-def _metrics(
-    job: Workload, step: int, found: Sequence[Tensor | None], timeline: Timeline, seconds: float
-) -> Metrics:
-    loss, norm = (0.0 if value is None else float(value) for value in found)
-    return Metrics(
-        step=step + 1,
-        loss=loss,
-        learning_rate=job.rate(step),
-        gradient_norm=norm,
-        tokens_per_second=job.tokens / seconds,
-        seconds=timeline.makespan,
-        bubble=timeline.bubble.wall,
-    )
+def _restarting(settings: Settings, saving: Saving) -> Program | Method:
+    """A program that begins again after each save, where it keeps no older versions."""
+    program, every, start = settings.program, saving.save_every, settings.switch_after
+    if every is None or program.is_stashing:
+        return program
+    starts = [step - start for step in range(every, settings.steps, every) if step > start]
+    return restarted([0, *starts], method_of(program))

@@ -24,9 +24,11 @@ from multiprocessing.process import BaseProcess
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import torch.distributed as dist
+from torch.distributed.rendezvous import rendezvous
 
 from weft.errors import InputError, WeftError
-from weft.train.signals import clearing_up
+from weft.train.signals import EndRequest, clearing_up
+from weft.train.starts import fresh
 
 PATIENCE = datetime.timedelta(seconds=120)  # of a rank that waits for another
 FAREWELL = 5.0  # seconds that a rank gets to end
@@ -48,8 +50,14 @@ class _End(NamedTuple):
     found: Any
 
 
-def launched(work: Work[Found], watch: Watcher, *, ranks: int) -> Found:
-    """What rank 0 finds, when this many processes work in one process group."""
+def launched(
+    work: Work[Found], watch: Watcher, *, ranks: int, request: EndRequest | None = None
+) -> Found:
+    """What rank 0 finds, when this many processes work in one process group.
+
+    A request to end is passed on to rank 0 once it has reported something; else, or where nobody
+    takes requests, a signal ends all of them.
+    """
     context = get_context("spawn")
     with clearing_up(), tempfile.TemporaryDirectory(prefix="weft-") as folder:
         processes, connections = [], []
@@ -61,9 +69,13 @@ def launched(work: Work[Found], watch: Watcher, *, ranks: int) -> Found:
                 processes[-1].start()
                 theirs.close()
                 connections.append(ours)
+            if request is not None:
+                watch = _heard(watch, request, processes[0])
             found: Found = _awaited(connections, processes, watch)
             return found
         finally:
+            if request is not None:
+                request.pass_on = None
             _end(processes)
 
 
@@ -73,14 +85,26 @@ def given_ranks() -> Iterator[int | None]:
     if not (dist.is_available() and dist.is_torchelastic_launched()):
         yield None
         return
-    dist.init_process_group("gloo", timeout=PATIENCE)
+    store, rank, ranks = next(rendezvous("env://"))
+    store = fresh(store, rank, ranks, PATIENCE)
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=ranks, timeout=PATIENCE)
     try:
-        yield dist.get_rank()
+        yield rank
     finally:
         dist.destroy_process_group()
 
 
 # in this process
+
+
+def _heard(watch: Watcher, request: EndRequest, first: BaseProcess) -> Watcher:
+    """The same, which lets the first news say that rank 0 takes requests to end."""
+
+    def watched(*words: Any) -> None:
+        request.pass_on = first.terminate
+        watch(*words)
+
+    return watched
 
 
 def _awaited(
@@ -121,12 +145,8 @@ def _check_end(rank: int, process: BaseProcess) -> None:
 
 def _end(ranks: Sequence[BaseProcess]) -> None:
     for process in ranks:
-        process.terminate()
-    for process in ranks:
-        process.join(FAREWELL)
-        if process.exitcode is None:
-            process.kill()
-            process.join()
+        process.kill()  # a rank takes SIGTERM for a request, and may wait for others
+        process.join()
 
 
 # in a rank
@@ -145,6 +165,7 @@ def _rank(work: Work[Any], rank: int, ranks: int, folder: str, reports: Connecti
             timeout=PATIENCE,
         )
         found = work(lambda *words: reports.send(_News(words)) if rank == 0 else None)
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # it ends
         dist.barrier()
         dist.destroy_process_group()
         if rank == 0:

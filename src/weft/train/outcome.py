@@ -1,10 +1,12 @@
-"""Outcomes: what a run gave, step by step and as a whole."""
+"""Outcomes: what a run gives, step by step as it goes on, and as a whole."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from statistics import median
+from typing import NamedTuple, TypeAlias
 
 from weft.ir.program import Program
 from weft.ir.versions import resident_versions, staleness
@@ -30,12 +32,25 @@ class Metrics:
     staleness: int = 0
 
 
+class Saved(NamedTuple):
+    """A run can go on after this many steps, whatever happens to it."""
+
+    step: int
+
+
+class Notice(NamedTuple):
+    """What whoever started a run should know."""
+
+    text: str
+
+
 @dataclass(frozen=True)
 class Outcome:
-    """What a run gave; the measured timeline is that of the step with the median length.
+    """What a run has given; the measured timeline is that of the step with the median length.
 
-    Of an asynchronous run both timelines have all updates after the warm-up, from fill to drain,
-    or the first of them where there are many.
+    Of an asynchronous run both timelines have the updates between two drains, from fill to drain,
+    or the first of them where there are many. Where nothing could be measured yet, both are
+    predicted. A run that was resumed has the metrics of its own steps.
     """
 
     program: Program  # that was asked for
@@ -43,6 +58,8 @@ class Outcome:
     predicted: Timeline
     measured: Timeline
     accelerator: str  # on which it was measured, in words
+    after: int = 0  # steps that were taken before it was resumed
+    ended_by: int | None = None  # the signal that ended it early
 
     @property
     def losses(self) -> list[float]:
@@ -78,3 +95,13 @@ class Outcome:
     def peak_memory(self) -> list[float]:
         """For each device, the most bytes of weights, gradients, optimizer and saved state."""
         return [float(peak) for peak in self.measured.memory.peaks]
+
+    @property
+    def timelines(self) -> dict[str, Timeline]:
+        """By name, without what was not measured."""
+        found = {"predicted": self.predicted, "measured": self.measured}
+        return {name: one for name, one in found.items() if name != "measured" or one.is_measured}
+
+
+News: TypeAlias = Metrics | Saved | Notice | Outcome  # of a run that goes on
+Watch: TypeAlias = Callable[[News], None]

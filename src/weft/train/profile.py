@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
 import torch
 
 from weft.cost import Cost, Measurement
 from weft.errors import InputError
 from weft.runtime.profile.machine import machine
+from weft.train.differences import differences
 from weft.train.settings import Settings
 
 MOST_SPREAD = 0.05  # interquartile range over median
@@ -19,7 +19,7 @@ def check_cost(settings: Settings, cost: Cost) -> None:
     """Refuse the cost of another model or of other stages."""
     if cost.measurement is not None:
         given = {"stages": cost.stages, **cost.measurement.model}
-        found = _differences(given, {"stages": settings.program.stages, **settings.sizes})
+        found = differences(given, {"stages": settings.program.stages, **settings.sizes})
         if found:
             raise InputError(
                 f"the cost was measured with {', '.join(found)}; run `weft profile` with the"
@@ -34,7 +34,7 @@ def doubts(settings: Settings, cost: Cost) -> Iterator[str]:
     if measurement is None:
         return
     here = {"device": "CPU", **machine(torch.device(settings.accelerator))}
-    if found := _differences({"device": "CPU", **measurement.machine}, here):
+    if found := differences({"device": "CPU", **measurement.machine}, here):
         yield f"the cost was measured on another machine, with {', '.join(found)}"
     if measurement.ranks != settings.program.devices:
         yield (
@@ -62,16 +62,3 @@ def noise(measurement: Measurement) -> str | None:
         f" range over median), most of all {name} of stage {stage} by {spreads[name, stage]:.0%}:"
         f" {why}"
     )
-
-
-def _differences(given: Mapping[str, Any], here: Mapping[str, Any]) -> list[str]:
-    """What two descriptions say differently, as in `hidden 64 instead of 128`."""
-    return [
-        f"{name} {_shown(given[name])} instead of {_shown(here[name])}"
-        for name in given
-        if name in here and given[name] != here[name]
-    ]
-
-
-def _shown(value: object) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(value)

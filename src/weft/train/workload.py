@@ -14,6 +14,7 @@ from torch.optim.lr_scheduler import LambdaLR
 
 from weft.cost import Cost
 from weft.runtime import Stages, Staleness
+from weft.runtime.compression import AskedCompression
 from weft.runtime.losses import LossFunction
 from weft.runtime.precision import AskedPrecision
 from weft.runtime.profile import Effort, Sample, profiled
@@ -37,6 +38,7 @@ class Arguments(TypedDict):
     clip: float
     seed: int
     precision: AskedPrecision
+    compress: AskedCompression
 
 
 class Workload:
@@ -63,11 +65,16 @@ class Workload:
             "clip": CLIP,
             "seed": self._settings.seed,
             "precision": self._precision,
+            "compress": self._compress,
         }
 
     @property
     def _precision(self) -> AskedPrecision:
         return cast(AskedPrecision, self._settings.precision)  # one of its names, or None
+
+    @property
+    def _compress(self) -> AskedCompression:
+        return cast(AskedCompression, self._settings.compress)  # one of its names, or None
 
     def _optimizer(self, named: Iterable[tuple[str, nn.Parameter]]) -> Optimizer:
         made = AdamW([weight for _, weight in named], lr=self._settings.learning_rate)
@@ -130,7 +137,7 @@ class Workload:
     def profiled(self, effort: Effort, watch: Measuring = lambda what, share: None) -> Cost:
         """What the program costs, by a microbatch of the first step."""
         batch, targets = (part[: self._settings.microbatch_size] for part in self.batch(0))
-        sample = Sample(batch, targets, self._loss, _adamw, CLIP, self._precision)
+        sample = Sample(batch, targets, self._loss, _adamw, CLIP, self._precision, self._compress)
         cost = profiled(self._cut(), self._settings.program, sample, effort, watch)
         assert cost.measurement is not None
         model = replace(cost.measurement, model=self._settings.sizes)

@@ -24,7 +24,7 @@ _HELD = {
     Stream.EXPERTS: _COMPUTE,
     Stream.OFFLOAD: frozenset({Kind.OFFLOAD}),
     Stream.ONLOAD: frozenset({Kind.ONLOAD}),
-    Stream.REDUCE: frozenset({Kind.REDUCE}),
+    Stream.REDUCE: frozenset({Kind.REDUCE, Kind.GATHER}),
 }
 
 
@@ -72,7 +72,7 @@ def _fields(program: Program) -> Defects:
     yield (actions.pipe < 0) | (actions.pipe >= pipes), f"but pipes are numbered 0 to {pipes - 1}"
     has_edge = (actions.edge >= 0) & (actions.edge < len(graph.edges))
     yield is_wire & ~has_edge, f"but edges are numbered 0 to {len(graph.edges) - 1}"
-    has_tie = np.isin(actions.kind, (Kind.REDUCE, Kind.UPDATE))
+    has_tie = np.isin(actions.kind, (Kind.REDUCE, Kind.UPDATE, Kind.GATHER))
     yield ~is_wire & ~has_tie & (actions.edge >= 0), "but only sends and receives name an edge"
     yield has_tie & _misses_its_tie(program), "but its stage has no end of that tied weight"
     yield (actions.kind > Kind.R) & (actions.segment >= 0), "but only computations have segments"

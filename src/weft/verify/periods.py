@@ -24,7 +24,7 @@ from weft.notation.tokens import token, written
 from weft.verify.context import Breach, Context
 from weft.verify.transfers import late_transfers
 
-_COMPUTED = (Kind.F, Kind.B, Kind.I, Kind.W, Kind.R, Kind.REDUCE, Kind.UPDATE)
+_COMPUTED = (Kind.F, Kind.B, Kind.I, Kind.W, Kind.R, Kind.REDUCE, Kind.UPDATE, Kind.GATHER)
 _COMPARED = ("stage", "kind", "microbatch", "span", "version", "pipe", "edge", "segment")
 
 
@@ -126,7 +126,7 @@ def _late_gradients(context: Context, endless: Program, since: Index) -> Iterato
     """Gradients that are read in a step and computed in a later one."""
     consumer, producer = endless.dependencies.consumer, endless.dependencies.producer
     step = step_of(endless)
-    is_sum = endless.actions.kind == Kind.REDUCE
+    is_sum = np.isin(endless.actions.kind, (Kind.REDUCE, Kind.GATHER))
     is_known = (since[consumer] < context.program.steps) & ~is_sum[consumer]
     is_forward = endless.actions.kind[producer] == Kind.F
     is_late = is_known & ~is_forward & (since[producer] > since[consumer])
@@ -146,8 +146,8 @@ def _late_gradients(context: Context, endless: Program, since: Index) -> Iterato
 
 
 def _source_of(endless: Program, row: int, since: Index) -> int:
-    """The computation that a sum waits for longest; what is no sum, itself."""
-    while endless.actions.kind[row] == Kind.REDUCE:
+    """The computation that a sum or a gather waits for longest; of what is neither, itself."""
+    while endless.actions.kind[row] in (Kind.REDUCE, Kind.GATHER):
         summed = [producer for producer, _ in endless.dependencies.read_by(row)]
         row = max(summed, key=lambda producer: int(since[producer]))
     return row

@@ -23,8 +23,10 @@ from weft.ir.versions import is_shared_update, resident_versions
 from weft.verify.context import Breach, Context
 from weft.verify.order import OF_WEIGHTS, late, too_late
 
-_OF_VERSIONS = (Kind.UPDATE, Kind.REDUCE, Kind.FREE)
-_SUMMED = (Kind.UPDATE, Kind.REDUCE)
+_OF_VERSIONS = (Kind.UPDATE, Kind.REDUCE, Kind.GATHER, Kind.FREE)
+_OF_PARTS = (Kind.UPDATE, Kind.REDUCE, Kind.GATHER)  # tied weights are counted apart
+_VERBS = {Kind.UPDATE: "updates", Kind.REDUCE: "sums", Kind.GATHER: "gathers"}
+_WORDS = {Kind.UPDATE: "{}U", Kind.REDUCE: "reduce:{}", Kind.GATHER: "gather:{}"}
 
 
 def versioned(context: Context) -> Iterator[Breach]:
@@ -47,7 +49,7 @@ def _holders(context: Context) -> Index:
     """For each action, a number for its (pipe, stage), and of a tied weight for its end there."""
     actions = context.program.actions
     held = actions.pipe.astype(np.int64) * context.program.stages + actions.stage
-    has_tie = np.isin(actions.kind, _SUMMED)
+    has_tie = np.isin(actions.kind, _OF_PARTS)
     return held * (len(context.program.ties) + 1) + np.where(has_tie, actions.edge + 1, 0)
 
 
@@ -74,11 +76,12 @@ def _each_step(context: Context) -> Iterator[Breach]:
     learns = np.array([stage.backward is Backward.FULL for stage in program.graph.stages])
     is_held = np.stack([learns, *(learns & _has_end(context, tie) for tie in range(parts - 1))], 1)
     shape = (len(program.placement.pipes), program.stages, parts)
-    for kind in _SUMMED:
+    for kind in _OF_PARTS:
         rows = context.coverage.rows(kind)
         counts = np.bincount(_holders(context)[rows], minlength=np.prod(shape)).reshape(shape)
         for part in range(parts):
             is_asked = has_updates if kind is Kind.UPDATE or part else bool(counts[..., 0].any())
+            is_asked = is_asked if kind is not Kind.GATHER else bool(counts.any())
             if is_asked or counts[..., part].any():
                 wanted = is_held[:, part] * program.steps
                 yield from _uncounted(context, kind, part, counts[..., part], wanted)
@@ -92,13 +95,13 @@ def _uncounted(
     context: Context, kind: Kind, part: int, counts: Index, wanted: Index
 ) -> Iterator[Breach]:
     """Holders that sum or update a part of their weights more or less often than wanted."""
-    program, verb = context.program, "sums" if kind is Kind.REDUCE else "updates"
+    program, verb = context.program, _VERBS[kind]
     for pipe, stage in np.argwhere(counts != wanted).tolist():
         device, found = int(program.placement.table[pipe, stage]), int(counts[pipe, stage])
         what = f"stage {stage}" if not part else f"the tied weight {part - 1} of stage {stage}"
         yield context.without(
             device,
-            f"{stage}U" if kind is Kind.UPDATE else f"reduce:{stage}",
+            _WORDS[kind].format(stage),
             f"device {device} {verb} {what} of pipe {pipe} {found} times in {program.steps}"
             f" steps. Let it do so {wanted[stage]} times.",
         )
@@ -109,9 +112,7 @@ def _unmade(context: Context) -> Iterator[Breach]:
     actions, holder = context.program.actions, _holders(context)
     updates = context.coverage.rows(Kind.UPDATE)
     made = _pairs(holder[updates], actions.version[updates] + 1)
-    users = np.flatnonzero(
-        (actions.version > 0) & ~np.isin(actions.kind, (Kind.UPDATE, Kind.REDUCE))
-    )
+    users = np.flatnonzero((actions.version > 0) & ~np.isin(actions.kind, _OF_PARTS))
     is_unmade = ~np.isin(_pairs(holder[users], actions.version[users]), made)
     for row in users[is_unmade].tolist():
         version = int(actions.version[row])

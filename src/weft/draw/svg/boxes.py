@@ -21,6 +21,7 @@ from weft.ir.earliest import Seconds
 from weft.ir.kinds import Kind
 from weft.timeline import Timeline
 
+BETWEEN_COPIES = (Kind.REDUCE, Kind.GATHER)
 SEAM = 1.0  # between boxes wide enough for it
 MOMENT = 2.5  # width of what takes no time
 ROUNDING = 1e-9  # seconds
@@ -118,14 +119,14 @@ def _stacked(marks: tuple[Mark, ...], piece: _Piece, row: Row) -> Iterator[Box]:
 
 
 def moments(timeline: Timeline, view: View, frame: Frame, row: Row) -> Iterator[Box]:
-    """What takes no time and is worth a line: updates, and sends and sums where they have a row.
+    """What takes no time and is worth a line: updates; sends, sums, gathers where they have a row.
 
     A sum often ends with a send: it has the lower half of the row, in front of the others.
     """
     found = list(_instants(timeline, view, frame, row))
-    yield from (box for box in found if box.mark.kind is not Kind.REDUCE)
+    yield from (box for box in found if box.mark.kind not in BETWEEN_COPIES)
     for box in found:
-        if box.mark.kind is Kind.REDUCE:
+        if box.mark.kind in BETWEEN_COPIES:
             yield box._replace(y=row.top + row.height / 2, height=row.height / 2 + 1)
 
 

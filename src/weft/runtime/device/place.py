@@ -12,14 +12,11 @@ import torch.distributed as dist
 from torch import nn
 
 from weft.errors import InputError
-from weft.ir.program import Program
 
 
-def devices_here(program: Program, carrier: str) -> range:
-    """The devices that this process runs: that of its rank, or all where it is alone."""
-    if carrier != "loopback" and dist.is_available() and dist.is_initialized():
-        return range(dist.get_rank(), dist.get_rank() + 1)
-    return range(program.devices)
+def is_alone(carrier: str) -> bool:
+    """Whether this process runs all devices."""
+    return carrier == "loopback" or not (dist.is_available() and dist.is_initialized())
 
 
 def place_of(stages: Sequence[nn.Module], held: Collection[int]) -> torch.device:

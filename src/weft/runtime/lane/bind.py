@@ -193,6 +193,11 @@ class Binder:
         exchange = weights.exchange(action.pipe, action.stage, action.edge)
         return steps.Reduce(weights.policy, update, self.ring.updates, exchange)
 
+    def gather(self, row: int, action: Action) -> steps.Step:
+        weights, update = self._of_update(action)
+        gather = weights.gather(action.stage, action.edge)
+        return steps.GatherWeights(weights.policy, update, self.ring.updates, gather)
+
     def update(self, row: int, action: Action) -> steps.Step:
         weights, update = self._of_update(action)
         group = weights.group(action.pipe, action.stage, action.edge)
@@ -237,6 +242,7 @@ HANDLERS: dict[Kind, Handler] = {
     Kind.ONLOAD: Binder.plain,
     Kind.REDUCE: Binder.reduce,
     Kind.UPDATE: Binder.update,
+    Kind.GATHER: Binder.gather,
 }
 
 # What a stage is asked to do with a microbatch, where nothing passes in or out.

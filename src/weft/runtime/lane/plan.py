@@ -25,6 +25,7 @@ from weft.ir.program import Program
 from weft.ir.values import Value
 from weft.lower import launch_order, launched_together
 from weft.runtime.lane.bind import Binder
+from weft.runtime.lane.gathers import Gathers
 from weft.runtime.lane.ring import Course, Item
 from weft.runtime.lane.walk import Drive, Entry, Plan
 from weft.runtime.transport.message import Route
@@ -46,6 +47,8 @@ class Planner:
         self._steps, self._closings = drive.joined(
             binder.steps, binder.closings, self._across(streams)
         )
+        self._gathers = Gathers(self._ring)
+        self._steps = self._gathers.gated(self._steps, drive.gate)
         self._positions = _positions(timeline)
         self._reads: dict[int, list[int]] = {}
         self.restart()
@@ -119,6 +122,14 @@ class Planner:
                 self._expected[item.row] = item.lap
         return plan
 
+    def skip(self, given: int) -> None:
+        """Go on as if as many microbatches had been given, and drained."""
+        for course in self._courses:
+            self._done |= {item.row: item.lap for item in course.drained(given)}
+        for course in self._receives.values():
+            self._expected |= {item.row: item.lap for item in course.drained(given)}
+        self._gathers.skip(given // self._ring.source.microbatches)
+
     def _merged(self, lanes: list[_Lane]) -> list[Item]:
         """One order over all lanes, in which nothing comes before what it reads."""
         order: list[Item] = []
@@ -130,9 +141,10 @@ class Planner:
             item = lanes[index].next
             if item is None:
                 return
-            for row in self._waits.get(item.row, ()):
-                if self._done.get(row, -1) < item.lap:
-                    waiting.setdefault((row, item.lap), []).append(index)
+            read = ((row, item.lap) for row in self._waits.get(item.row, ()))
+            for row, lap in (*read, *self._gathers.before(item.row, item.lap)):
+                if self._done.get(row, -1) < lap:
+                    waiting.setdefault((row, lap), []).append(index)
                     return
             heapq.heappush(ready, (self._position(item), index))
 
@@ -249,7 +261,9 @@ def _waited_for(
     is_receive = np.isin(program.actions.kind, RECEIVES)
     sent = dict(zip(needs.consumer[is_receive[needs.consumer]].tolist(),
                     needs.producer[is_receive[needs.consumer]].tolist(), strict=True))  # fmt: skip
-    is_mine = own[needs.consumer] & ~is_receive[needs.consumer] & (needs.value != Value.WEIGHTS)
+    is_mine = own[needs.consumer] & ~is_receive[needs.consumer]
+    is_gather = program.actions.kind[needs.consumer] == Kind.GATHER
+    is_mine &= (needs.value != Value.WEIGHTS) | is_gather  # which comes in a lane of its own
     found: dict[int, list[int]] = {}
     pairs = zip(needs.consumer[is_mine].tolist(), needs.producer[is_mine].tolist(), strict=True)
     for consumer, producer in pairs:

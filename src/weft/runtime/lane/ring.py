@@ -26,7 +26,11 @@ from weft.lower import transfer_steps
 
 SPARE = 8  # numbers beyond those of the microbatches in flight
 LEAST_STEPS = 4  # in which a periodic program shows what it does, at least
-PER_UPDATE = (Kind.REDUCE, Kind.UPDATE)  # kinds that belong to an update, not to a microbatch
+PER_UPDATE = (
+    Kind.REDUCE,
+    Kind.UPDATE,
+    Kind.GATHER,
+)  # kinds that belong to an update, not to a microbatch
 
 ActionKey: TypeAlias = tuple[int, ...]  # of one action of a program
 
@@ -91,6 +95,11 @@ class Ring:
         row = self._rows[(*rest, version, microbatch)]
         later = turn * self._period.microbatches
         return Item(row, lap, needs + later, given + later)
+
+    def settled(self, updates: int) -> int:
+        """The fewest updates after which a program goes on as after these."""
+        least, turn = horizon(self.source), self._period.versions
+        return updates - max(0, updates - least) // turn * turn
 
     def update(self, item: Item) -> int:
         """The update that an action belongs to, counted from the start."""

@@ -19,6 +19,7 @@ from weft.runtime.lane.carried import Carried
 from weft.runtime.stage.values import TENSOR, Structure, Value, spread
 from weft.runtime.transport.message import Receive, Send, Values
 from weft.runtime.weights.exchange import Exchange
+from weft.runtime.weights.gather import Gather
 from weft.runtime.weights.groups import ParameterGroup
 from weft.runtime.weights.policy import Policy
 from weft.runtime.weights.weights import VersionsOf
@@ -263,6 +264,30 @@ class Reduce(OfUpdate):
         update = self._update(lap)
         if update is not None and self._exchange is not None:
             self._exchange.sum_up(update)
+
+
+class GatherWeights(OfUpdate):
+    """GATHER: the parts of the weights that all copies have updated in, the weights whole out."""
+
+    def __init__(self, policy: Policy, update: int, updates: int, gather: Gather | None) -> None:
+        super().__init__(policy, update, updates)
+        self._gather = gather
+
+    def offer(self, lap: int) -> None:
+        """Send this copy's part, if it is made: others may wait for it."""
+        update = self._update(lap)
+        if update is not None and self._gather is not None:
+            self._gather.offer(update)
+
+    def wait(self, lap: int) -> None:
+        update = self._update(lap)
+        if update is not None and self._gather is not None:
+            self._gather.collect(update)
+
+    def run(self, lap: int) -> None:
+        update = self._update(lap)
+        if update is not None and self._gather is not None:
+            self._gather.write(update)
 
 
 class Update(OfUpdate):

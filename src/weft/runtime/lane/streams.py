@@ -17,9 +17,11 @@ from weft.ir.kinds import Stream
 from weft.ir.program import Program
 from weft.runtime.device.accelerator import Accelerator, DeviceStream
 from weft.runtime.lane.gates import Across, Steps, gated
-from weft.runtime.lane.steps import Reduce, Step
+from weft.runtime.lane.steps import GatherWeights, Reduce, Step
 from weft.runtime.lane.walk import Entry, Plan, blamed
 from weft.runtime.ranks.clock import Recording
+
+OFFERING = (Reduce, GatherWeights)
 
 
 class EventGate:
@@ -38,14 +40,14 @@ class EventGate:
 
 
 class Offering:
-    """A step after which gradients are offered to other copies, on the stream of sums."""
+    """A step after which something is offered to other copies, on the stream of sums."""
 
     __slots__ = ("_accelerator", "_event", "_offers", "_step", "_stream")
 
     def __init__(
         self,
         step: Step,
-        offers: Sequence[Reduce],
+        offers: Sequence[Reduce | GatherWeights],
         accelerator: Accelerator,
         stream: DeviceStream,
     ) -> None:
@@ -96,13 +98,19 @@ class Streams:
         made, closed = dict(found.steps), dict(found.closings)
         for row, readers in self._sums_after(steps, closings).items():
             chosen, key = (closed, ~row) if row < 0 else (made, row)
-            offers = [step for reader in readers if isinstance(step := steps[reader], Reduce)]
+            offers = [step for one in readers if isinstance(step := steps[one], OFFERING)]
             stream = self._side[Stream.REDUCE]
             chosen[key] = Offering(chosen[key], offers, self._accelerator, stream)
         return made, closed
 
+    def gate(self) -> EventGate:
+        return EventGate(self._accelerator)
+
     def _sums_after(self, steps: Steps, closings: Steps) -> dict[int, list[int]]:
-        """After which closings (~row) and sums gradients may be there that a sum reads."""
+        """After which closings (~row) and sums gradients may be there that a sum reads.
+
+        And after which updates the weights that a gather reads.
+        """
         found: dict[int, list[int]] = {}
         for row, step in steps.items():
             if isinstance(step, Reduce):
@@ -110,6 +118,10 @@ class Streams:
                     if producer in closings or isinstance(steps.get(producer), Reduce):
                         key = ~producer if producer in closings else producer
                         found.setdefault(key, []).append(row)
+            elif isinstance(step, GatherWeights):
+                for producer, _ in self._program.dependencies.read_by(row):
+                    if producer in steps:
+                        found.setdefault(producer, []).append(row)
         return found
 
     def run(self, plan: Plan, lap: int, recording: Recording) -> None:

@@ -127,6 +127,10 @@ class Threads:
         self._gates += found.gates  # type: ignore[arg-type]
         return found.steps, found.closings
 
+    def gate(self) -> Gate:
+        self._gates.append(Gate(self._crew))
+        return self._gates[-1]
+
     def run(self, plan: Plan, lap: int, recording: Recording) -> None:
         main = plan.threads.get(Stream.COMPUTE, [])
         others = {s: found for s, found in plan.threads.items() if s is not Stream.COMPUTE}

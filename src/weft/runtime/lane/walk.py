@@ -14,7 +14,7 @@ from weft.errors import WeftError
 from weft.ir.kinds import Stream
 from weft.ir.program import Program
 from weft.notation import token
-from weft.runtime.lane.gates import Across, Steps
+from weft.runtime.lane.gates import Across, AnyGate, Steps
 from weft.runtime.lane.steps import Step
 from weft.runtime.ranks.clock import Recording
 from weft.runtime.transport.message import Route
@@ -50,6 +50,9 @@ class Drive(Protocol):
 
     def joined(self, steps: Steps, closings: Steps, across: Across) -> tuple[Steps, Steps]:
         """The steps and closings as they are run, where lanes wait for each other."""
+
+    def gate(self) -> AnyGate | None:
+        """A gate between lanes; None where they need none."""
 
     def run(self, plan: Plan, lap: int, recording: Recording) -> None:
         """Run a plan that begins in that lap, until its computation has ended."""
@@ -101,6 +104,9 @@ class InTurn:
 
     def joined(self, steps: Steps, closings: Steps, across: Across) -> tuple[Steps, Steps]:
         return steps, closings
+
+    def gate(self) -> None:
+        """One thread runs all of them in order."""
 
     def run(self, plan: Plan, lap: int, recording: Recording) -> None:
         for entries in plan.threads.values():

@@ -56,7 +56,7 @@ def profiled(
         sample = replace(sample, batch=batch.tree)
         precision = precision_of(sample.precision)
         values = StageValues.through(stages, program.graph, batch, stages.carries, precision)
-        messages = values.messages(program.graph, stages.carries)
+        messages = values.messages(program.graph, stages.carries, sample.compress)
         held = {stage for device in world.devices for _, stage in program.placement.held[device]}
         own = {stage: stages[stage] for stage in sorted(held)}
         rounds = Rounds(own, program, sample, values.inputs, effort.kinds)

@@ -13,8 +13,9 @@ from torch import nn
 from torch.optim import Optimizer
 
 from weft.ir.graph import Graph
-from weft.ir.kinds import Kind
+from weft.ir.kinds import Direction, Kind
 from weft.runtime.batch import Data
+from weft.runtime.compression import AskedCompression, Compression, bytes_in, compression_of
 from weft.runtime.losses import LossFunction
 from weft.runtime.precision import FULL, AskedPrecision, Precision, cast
 from weft.runtime.profile.memory import size_of
@@ -39,6 +40,7 @@ class Sample:
     optimizer: MakeOptimizer | None = None
     clip: float | None = None
     precision: AskedPrecision = None
+    compress: AskedCompression = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,10 +107,24 @@ class StageValues(NamedTuple):
             [[*map(made, given)] for given in self.inputs], [*map(made, self.outputs)]
         )
 
-    def messages(self, graph: Graph, carries: Carries) -> tuple[float, ...]:
-        """Bytes that cross each edge."""
-        along = (self.outputs[edge[0]].picked(carries.get(edge)) for edge in graph.edges)
-        return tuple(float(size_of(value.leaves)) for value in along)
+    def messages(
+        self, graph: Graph, carries: Carries, compress: AskedCompression = None
+    ) -> tuple[float, ...]:
+        """Bytes that cross each edge, the mean of both directions."""
+        found, ways = compression_of(compress, graph), (Direction.ACTIVATION, Direction.GRADIENT)
+        along = {edge: self.outputs[edge[0]].picked(carries.get(edge)) for edge in graph.edges}
+        return tuple(
+            sum(_travelling(value, found.get(edge), way) for way in ways) / len(ways)
+            for edge, value in along.items()
+        )
+
+
+def _travelling(value: Value, compression: Compression | None, direction: Direction) -> float:
+    """Bytes of a value in one direction."""
+    dtype = None if compression is None else compression.dtype(direction)
+    if dtype is None:
+        return float(size_of(value.leaves))
+    return float(sum(bytes_in(tuple(leaf.shape), leaf.dtype, dtype) for leaf in value.leaves))
 
 
 def seconds(device: torch.device, call: Callable[[], object]) -> float:

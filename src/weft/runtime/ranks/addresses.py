@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from threading import Thread
 from typing import TypeVar
@@ -17,6 +17,7 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
 from weft.errors import RankError
+from weft.runtime.ranks.members import Members
 
 Answer = TypeVar("Answer")
 
@@ -40,14 +41,14 @@ class Address:
 class Addresses:
     """The addresses that are known by now; `deadline` seconds from now all must be."""
 
-    def __init__(self, deadline: float | None) -> None:
-        self.rank, self.ranks = dist.get_rank(), dist.get_world_size()
+    def __init__(self, members: Members, deadline: float | None) -> None:
+        self.rank, self.ranks = members.device, len(members.ranks)
         self.known: dict[int, Address] = {}
         self.deadline = deadline
         self.until = None if deadline is None else time.monotonic() + deadline
         self.store = distributed_c10d._get_default_store()
-        turn = self._asked(lambda: self.store.add(f"weft/turn/{self.rank}", 1))
-        self._folder = f"weft/{turn}"
+        turn = self._asked(lambda: self.store.add(f"weft/turn/{dist.get_rank()}", 1))
+        self._folder = f"weft/{turn}/{members.ranks[0]}"  # others may meet at the same time
 
     @property
     def is_late(self) -> bool:
@@ -59,17 +60,33 @@ class Addresses:
         text = json.dumps(asdict(mine))
         self._asked(lambda: self.store.set(f"{self._folder}/{self.rank}", text))
 
-    def read(self) -> None:
-        """Take those that have come, in the order of the ranks."""
-        for other in range(len(self.known), self.ranks):
-            if not self._has(str(other)):
-                return
+    def read(self, others: Sequence[int]) -> Sequence[int]:
+        """Take those of some ranks that have come, in their order; the ranks that are left."""
+        for place, other in enumerate(others):
+            if other in self.known:
+                continue
+            if not self._have((other,)):
+                return others[place:]
             text = self._asked(lambda: self.store.get(f"{self._folder}/{other}"))  # noqa: B023
             self.known[other] = Address(**json.loads(text))
+        return ()
 
-    def missing(self) -> list[int]:
-        """The ranks that have put none."""
-        return [other for other in range(self.ranks) if not self._has(str(other))]
+    def missing(self, others: Sequence[int] = ()) -> list[int]:
+        """The ranks that have put none, of all or of some, also where the store has lost them."""
+        known = {self.rank, *self.known}
+        asked = [other for other in others or range(self.ranks) if other not in known]
+        return [*self._missing(asked)] if asked else []
+
+    def _missing(self, ranks: Sequence[int]) -> Iterator[int]:
+        """By halves: most have, and all ranks may ask at once."""
+        if self._have(ranks):
+            return
+        if len(ranks) == 1:
+            yield from ranks
+            return
+        half = len(ranks) // 2
+        yield from self._missing(ranks[:half])
+        yield from self._missing(ranks[half:])
 
     def give_up(self, reason: str) -> None:
         """Let all ranks know that this meeting fails, and why."""
@@ -78,12 +95,13 @@ class Addresses:
 
     def given_up(self) -> str | None:
         """Why a rank has given up, if one has."""
-        if not self._has("failed"):
+        if not self._asked(lambda: self.store.check([f"{self._folder}/failed"])):
             return None
         return self._asked(lambda: self.store.get(f"{self._folder}/failed")).decode()
 
-    def _has(self, name: str) -> bool:
-        return self._asked(lambda: self.store.check([f"{self._folder}/{name}"]))
+    def _have(self, ranks: Sequence[int]) -> bool:
+        names = [f"{self._folder}/{rank}" for rank in ranks]
+        return self._asked(lambda: self.store.check(names))
 
     def _asked(self, question: Callable[[], Answer]) -> Answer:
         """What the store answers; in a thread, as it may never do so."""

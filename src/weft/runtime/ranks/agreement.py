@@ -11,6 +11,7 @@ from torch import nn
 
 from weft.errors import Disagreement
 from weft.runtime.batch import checksum
+from weft.runtime.device.shards import distribution, local
 from weft.runtime.weights.ties import End
 
 Modules: TypeAlias = Mapping[tuple[int, int], nn.Module]  # by pipe and stage
@@ -37,9 +38,9 @@ def refuse_different_weights(shares: Sequence[bytes]) -> None:
 
 
 def structure(stages: Sequence[nn.Module]) -> str:
-    """The names and shapes of all weights, in short."""
+    """The names and shapes of all weights, and how they are distributed, in short."""
     named = [
-        (index, name, tuple(weight.shape), str(weight.dtype))
+        (index, name, tuple(weight.shape), str(weight.dtype), distribution(weight))
         for index, stage in enumerate(stages)
         for name, weight in stage.named_parameters()
     ]
@@ -49,7 +50,7 @@ def structure(stages: Sequence[nn.Module]) -> str:
 def sums_of_copies(modules: Modules) -> dict[str, str]:
     """Of all weights and buffers of each stage that this process holds."""
     return {
-        f"stage {stage}": checksum([tuple(module.state_dict().values())])
+        f"stage {stage}": checksum([tuple(map(local, module.state_dict().values()))])
         for (_, stage), module in modules.items()
     }
 
@@ -59,7 +60,7 @@ def sums_of_ends(modules: Modules, ties: Sequence[Sequence[End]]) -> dict[str, s
     sums = {}
     for ends in ties:
         for weight in _held(modules, ends):
-            sums[f"{ends[0].name} of stage {ends[0].stage}"] = checksum([(weight,)])
+            sums[f"{ends[0].name} of stage {ends[0].stage}"] = checksum([(local(weight),)])
     return sums
 
 

@@ -6,6 +6,8 @@ from collections.abc import Iterable
 
 from weft.errors import WeftError
 
+MOST_NAMED = 15
+
 
 def failure_of(error: BaseException, rank: int) -> str:
     """What other ranks receive; an error that is not Weft's own does not say where it is from."""
@@ -16,6 +18,8 @@ def failure_of(error: BaseException, rank: int) -> str:
 
 
 def devices_of(ranks: Iterable[int]) -> str:
-    """The devices by name, as in `devices 1 and 3`."""
+    """The devices by name, as in `devices 1 and 3`; of many the first ones, and how many more."""
     *most, last = map(str, sorted(ranks))
+    if len(most) > MOST_NAMED:
+        most, last = most[:MOST_NAMED], f"{len(most) + 1 - MOST_NAMED} more"
     return f"devices {', '.join(most)} and {last}" if most else f"device {last}"

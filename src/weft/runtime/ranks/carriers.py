@@ -19,6 +19,7 @@ from weft.errors import InputError
 from weft.ir.program import Program
 from weft.runtime.device.accelerator import accelerator_of
 from weft.runtime.device.place import name_for_nccl, refuse_shared_gpus
+from weft.runtime.ranks.members import Members
 from weft.runtime.ranks.mesh import Mesh
 from weft.runtime.ranks.window import Windows
 from weft.runtime.transport import Transport
@@ -38,12 +39,14 @@ OF_ONE_HOST = ("shared", "peer")
 OF_GPUS = ("peer", "nccl", "mixed")
 WITH_NCCL = ("nccl", "mixed")
 
-_PEERS: weakref.WeakSet[Shared] = weakref.WeakSet()  # to be closed before the process ends
+# Closed before the process ends: GPUs share memory, and others notice the end of gloo alone, though
+# this rank may stay for a while to pass news on.
+_OPEN: weakref.WeakSet[Shared | Grouped] = weakref.WeakSet()
 
 
 @atexit.register
 def _part() -> None:
-    for transport in [*_PEERS]:
+    for transport in [*_OPEN]:
         transport.close()
 
 
@@ -70,6 +73,7 @@ class Carriers:
     """What transports of a run are made of; `hosts` has that of each rank."""
 
     mesh: Mesh
+    members: Members
     program: Program
     device: torch.device
     windows: Windows
@@ -87,7 +91,10 @@ class Carriers:
             return Mixed(self._peer(), self._nccl(), self.is_far)
         program = self.program
         numbers = program.microbatches * program.steps, MOST_COPIES, program.placement.table.size
-        return Grouped(self.mesh, Gloo(self.mesh), numbers=max(numbers), windows=self.windows)
+        made = Grouped(self.mesh, Gloo(self.mesh), numbers=max(numbers), windows=self.windows)
+        if self.mesh.tree.passes_on:
+            _OPEN.add(made)
+        return made
 
     def is_far(self, source: int, destination: int) -> bool:
         """Whether two ranks are on two hosts."""
@@ -101,7 +108,7 @@ class Carriers:
         assert accelerator is not None
         memory = PeerMemory(self.mesh, self.device, accelerator)
         transport = Shared(self.mesh, self.windows, memory)
-        _PEERS.add(transport)
+        _OPEN.add(transport)
         return transport
 
     def _nccl(self) -> Nccl:
@@ -110,7 +117,7 @@ class Carriers:
         refuse_shared_gpus([name.decode() for name in names])
         accelerator = accelerator_of(self.device)
         assert accelerator is not None
-        made = Communicators(self.mesh, self.device, neighbours(self.program))
+        made = Communicators(self.mesh, self.members, self.device, neighbours(self.program))
         return Nccl(self.mesh, made, self.device, accelerator)
 
 

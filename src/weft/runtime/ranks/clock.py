@@ -9,6 +9,7 @@ from __future__ import annotations
 import struct
 import time
 from collections.abc import Callable, Iterator
+from threading import Lock
 from typing import Any, TypeAlias
 
 from weft.errors import InputError
@@ -63,23 +64,52 @@ def _never() -> None:
 def offset(mesh: Mesh) -> float:
     """What to add to this rank's clock to have that of rank 0; all ranks call this.
 
-    Rank 0 answers with its time at once, so the round trip of least length is off by half of it
-    at most.
+    A rank asks its parent in the tree, which answers with the time of rank 0 as soon as it knows
+    it. Of each step up the tree the round trip of least length is off by half of it at most.
     """
-    answers: list[float] = []
-    mesh.handle(Record.PONG, lambda _, content: answers.append(TIME.unpack(content)[0]))
-    mesh.handle(
-        Record.PING, lambda other, _: mesh.send(other, Record.PONG, TIME.pack(time.perf_counter()))
-    )
+    parent, clock = mesh.tree.parent, _SharedClock(mesh)
     mesh.gather(b"", "the start of setting clocks")
+    found = 0.0 if parent is None else _asked(mesh, parent, clock.answers)
+    clock.set(found)
+    mesh.gather(b"", "the end of setting clocks")
+    return found
+
+
+def _asked(mesh: Mesh, parent: int, answers: list[float]) -> float:
+    """What the parent's time is ahead of this rank's, by the quickest of some round trips."""
     best, found = float("inf"), 0.0
-    for _ in range(PINGS if mesh.rank else 0):
+    for _ in range(PINGS):
         sent = time.perf_counter()
-        mesh.send(0, Record.PING)
-        mesh.wait(lambda: bool(answers), lambda: "the time of device 0", 0)
+        mesh.send(parent, Record.PING)
+        mesh.wait(lambda: bool(answers), lambda: f"the time of device {parent}", parent)
         received = time.perf_counter()
         if received - sent < best:
             best, found = received - sent, answers[-1] - (sent + received) / 2
         answers.clear()
-    mesh.gather(b"", "the end of setting clocks")
     return found
+
+
+class _SharedClock:
+    """Answers whoever asks with the time of rank 0, once this rank knows it."""
+
+    def __init__(self, mesh: Mesh) -> None:
+        self._mesh, self._offset = mesh, None if mesh.rank else 0.0
+        self._asking: list[int] = []
+        self._lock = Lock()  # as any thread may take a question
+        self.answers: list[float] = []
+        mesh.handle(Record.PONG, lambda _, content: self.answers.append(TIME.unpack(content)[0]))
+        mesh.handle(Record.PING, lambda other, _: self._answer(other))
+
+    def set(self, offset: float) -> None:
+        with self._lock:
+            self._offset = offset
+        for other in self._asking:
+            self._answer(other)
+
+    def _answer(self, other: int) -> None:
+        with self._lock:
+            if self._offset is None:
+                self._asking.append(other)
+                return
+            now = time.perf_counter() + self._offset
+        self._mesh.send(other, Record.PONG, TIME.pack(now))

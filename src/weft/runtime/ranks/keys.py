@@ -35,10 +35,13 @@ class Key:
     def __init__(self) -> None:
         self._secret = secrets.randbits(BITS)
         self.public = pow(GENERATOR, self._secret, PRIME)
+        self._shared: dict[int, bytes] = {}  # with whom something was proved, by public number
 
     def proof(self, other: int, words: bytes) -> bytes:
         """What only this key and the one with that public number can say about these words."""
         if not 1 < other < PRIME - 1:
             raise InputError("a rank has published a number that is not a key")
-        shared = pow(other, self._secret, PRIME).to_bytes(PRIME.bit_length() // 8, "big")
-        return hmac.digest(hashlib.sha256(shared).digest(), words, "sha256")
+        if other not in self._shared:
+            shared = pow(other, self._secret, PRIME).to_bytes(PRIME.bit_length() // 8, "big")
+            self._shared[other] = hashlib.sha256(shared).digest()
+        return hmac.digest(self._shared[other], words, "sha256")

@@ -2,17 +2,20 @@
 
     each rank      listens, and puts its address into the group's store
     lower rank     connects to the higher, and proves who it is
+    all            greet each other, and so learn where the others are
 
-On one host over Unix sockets without a name in the file system, else over TCP. Whoever never
-comes, or dies meanwhile, is named.
+Connected are those that exchange messages, and those beside each other in the tree. On one host
+over Unix sockets without a name in the file system, else over TCP. Whoever never comes, or dies
+meanwhile, is named.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,11 +36,18 @@ from weft.runtime.ranks.door import (
     listening_near,
 )
 from weft.runtime.ranks.keys import Key
+from weft.runtime.ranks.links import SLICE
+from weft.runtime.ranks.members import Members
 from weft.runtime.ranks.mesh import Mesh
+from weft.runtime.ranks.peer import Peer
+from weft.runtime.ranks.records import Record, framed
+from weft.runtime.ranks.tree import tree_of
 
+TO_MAKE = "to make the pipeline"
 LOOPBACK = "127.0.0.1"
 RECORDS, FILES = 0, 1  # purposes: what a connection carries
 GLANCE = 0.5  # seconds between two looks at who still listens
+OFTEN = 64  # ranks that may all ask the store as often as there are pauses
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,11 +62,16 @@ class Met:
     is_one_clock: bool
 
 
-def meet(deadline: float | None) -> Met:
-    """Connect all ranks of the default process group; no rank is waited for any longer."""
-    addresses = Addresses(deadline)
+def meet(
+    members: Members, deadline: float | None, neighbours: Iterable[tuple[int, int]] = ()
+) -> Met:
+    """Connect ranks of the default process group; no rank is waited for any longer.
+
+    Messages and open files go between neighbours; records from each rank to every other.
+    """
+    addresses = Addresses(members, deadline)
     with listening_near() as near, listening_far(_own_ip(addresses.store)) as far:
-        meeting = _Meeting(addresses, near, far)
+        meeting = _Meeting(addresses, near, far, neighbours)
         try:
             return meeting.held()
         except BaseException as error:
@@ -67,46 +82,62 @@ def meet(deadline: float | None) -> Met:
 class _Meeting:
     """One rank's view of the ranks that have come, and of those that have not."""
 
-    def __init__(self, addresses: Addresses, near: socket.socket, far: socket.socket) -> None:
+    def __init__(
+        self,
+        addresses: Addresses,
+        near: socket.socket,
+        far: socket.socket,
+        neighbours: Iterable[tuple[int, int]],
+    ) -> None:
         self._addresses, self._near, self._far = addresses, near, far
         self._rank, self._ranks = addresses.rank, addresses.ranks
+        self._tree = tree_of(self._rank, self._ranks)
+        self._neighbours = {sum(pair) - self._rank for pair in neighbours if self._rank in pair}
+        if self._rank ^ 1 < self._ranks:
+            self._neighbours.add(self._rank ^ 1)  # with which a profile measures hops
+        self._wanted = sorted({*self._tree.beyond, *self._neighbours})
         self._key = Key()
         self._mine = self._address()
         self._met: dict[Connection, socket.socket] = {}
+        self._mesh: Mesh | None = None
+        self._pause = PAUSE * max(1, self._ranks // OFTEN)
         self._silent: set[int] = set()  # that did not listen when last looked at
         self._looked = time.monotonic()
 
     def held(self) -> Met:
         """The mesh, once all have come."""
         self._addresses.put(self._mine)
-        self._await(self._unpublished, "to make the pipeline")
-        addresses = list(self._addresses.known.values())
-        is_near = bool(self._mine.path) and len({address.host for address in addresses}) == 1
-        self._connect(is_near)
-        self._admit(is_near)
-        mesh = Mesh(self._rank, self._connections(RECORDS), self._connections(FILES))
+        self._await(self._unpublished, TO_MAKE)
+        self._connect()
+        self._admit()
+        connections = self._connections(RECORDS), self._connections(FILES)
+        self._mesh = mesh = Mesh(self._rank, *connections, self._tree)
         mesh.deadline = self._addresses.deadline
         try:
-            mesh.gather(b"", "the greeting")
+            shares = mesh.gather(self._whereabouts(), "the greeting")
         except RankError as error:  # of a rank that may have said why
             raise self._reasoned(error) from None
-        is_one_clock = len({address.clock for address in addresses}) == 1
-        return Met(mesh, self._hosts(), is_one_clock)
+        hosts, clocks = zip(*map(json.loads, shares), strict=True)
+        return Met(mesh, hosts, len({*clocks}) == 1)
 
-    def _hosts(self) -> list[str]:
-        known = sorted(self._addresses.known.items())
-        return [
-            address.host if address.path else f"{address.host} {rank}" for rank, address in known
-        ]
+    def _whereabouts(self) -> bytes:
+        """The host and the clock of this rank, for all others."""
+        mine = self._mine
+        host = mine.host if mine.path else f"{mine.host} {self._rank}"
+        return json.dumps([host, mine.clock]).encode()
 
     def give_up(self, error: BaseException) -> None:
         """Let everybody know who waits for this rank, by the store or by a connection."""
         reason = failure_of(error, self._rank)
         with suppress(RankError):  # the store is gone
             self._addresses.give_up(reason)
-        mesh = Mesh(self._rank, self._connections(RECORDS), self._connections(FILES))
-        mesh.fail(reason)
-        mesh.close()
+        if self._mesh is not None:
+            self._mesh.fail(reason)
+            self._mesh.close()
+        for connection, opened in self._met.items():
+            if self._mesh is None and connection.purpose == RECORDS:
+                Peer(opened).push(framed(Record.FAILED, reason.encode()), SLICE)
+            opened.close()
 
     def _address(self) -> Address:
         is_unix = self._near.family == socket.AF_UNIX
@@ -126,21 +157,21 @@ class _Meeting:
     # steps
 
     def _unpublished(self) -> Sequence[int]:
-        self._addresses.read()
-        missing = range(len(self._addresses.known), self._ranks)
+        missing = self._addresses.read(self._wanted)
         if missing:
-            time.sleep(PAUSE)
+            time.sleep(self._pause)
         return missing
 
-    def _connect(self, is_near: bool) -> None:
+    def _connect(self) -> None:
         """Open every connection to each higher rank."""
-        for other in range(self._rank + 1, self._ranks):
-            address = self._addresses.known[other]
-            for purpose in _purposes(is_near):
+        for other in self._wanted:
+            for purpose in self._purposes(other) if other > self._rank else ():
+                address = self._addresses.known[other]
                 connection = Connection(self._rank, purpose)
                 proof = self._key.proof(address.key, connection.words(other))
+                place = address.place(is_near=self._is_near(other))
                 try:
-                    peer = connected(address.place(is_near=is_near), self._addresses.until)
+                    peer = connected(place, self._addresses.until)
                     self._met[Connection(other, purpose)] = peer
                     peer.sendall(HELLO.pack(*connection, proof))
                 except ConnectionRefusedError:
@@ -150,26 +181,43 @@ class _Meeting:
                     cause = f"{address.ip}:{address.port} cannot be reached: {error}"
                     raise self._blamed(cause, [other], "to connect") from error
 
-    def _admit(self, is_near: bool) -> None:
+    def _admit(self) -> None:
         """Wait until each lower rank has opened every connection."""
-        proofs = {
-            connection: self._key.proof(address.key, connection.words(self._rank))
-            for other, address in self._addresses.known.items()
-            for connection in (Connection(other, purpose) for purpose in _purposes(is_near))
-            if other < self._rank
-        }
-        door = Door(self._near if is_near else self._far, proofs)
+        near, far = self._proofs(is_near=True), self._proofs(is_near=False)
+        doors = [(Door(self._near, near), near), (Door(self._far, far), far)]
 
         def missing() -> Sequence[int]:
-            if not proofs:
-                return ()
-            self._met.update(door.admitted(PAUSE))
-            return sorted({connection.rank for connection in proofs})
+            for door, proofs in doors:
+                if proofs:
+                    self._met.update(door.admitted(PAUSE))
+            return sorted({connection.rank for connection in (*near, *far)})
 
         try:
             self._await(missing, "to connect")
         finally:
-            door.close()
+            for door, _ in doors:
+                door.close()
+
+    def _proofs(self, *, is_near: bool) -> dict[Connection, bytes]:
+        """What lower ranks on this host, or on others, prove when they connect."""
+        lower = [other for other in self._wanted if other < self._rank]
+        return {
+            connection: self._key.proof(
+                self._addresses.known[connection.rank].key, connection.words(self._rank)
+            )
+            for other in lower
+            if self._is_near(other) == is_near
+            for connection in (Connection(other, purpose) for purpose in self._purposes(other))
+        }
+
+    def _is_near(self, other: int) -> bool:
+        """Whether a rank is on the host of this one, and both have Unix sockets."""
+        address = self._addresses.known[other]
+        return bool(self._mine.path and address.path) and address.host == self._mine.host
+
+    def _purposes(self, other: int) -> Sequence[int]:
+        is_given_files = other in self._neighbours and self._is_near(other)
+        return (RECORDS, FILES) if is_given_files else (RECORDS,)
 
     # waiting
 
@@ -177,10 +225,12 @@ class _Meeting:
         """Wait until no rank is missing; why one never comes is found out meanwhile."""
         while absent := missing():
             if reason := self._addresses.given_up() or self._lost(absent):
-                raise self._blamed(reason, absent, what)
+                raise self._blamed(reason, self._addresses.missing(absent) or absent, what)
             if self._addresses.is_late:
                 cause = f"nothing came within the deadline of {self._addresses.deadline:g} s"
-                raise self._blamed(cause, self._addresses.missing() or absent, what)
+                if away := self._addresses.missing():
+                    raise self._blamed(cause, away, TO_MAKE)
+                raise self._blamed(cause, absent, what)
 
     def _lost(self, absent: Sequence[int]) -> str | None:
         """Who died: it does not listen any more, though it has not connected to this rank.
@@ -190,15 +240,14 @@ class _Meeting:
         if time.monotonic() < self._looked + GLANCE:
             return None
         known = self._addresses.known
-        watched = absent if len(known) == self._ranks else known
-        silent = {other for other in watched if self._is_silent(known[other])}
+        watched = absent if len(known) == len(self._wanted) else known
+        silent = {other for other in watched if self._is_silent(other)}
         dead, self._silent = silent & self._silent, silent
         self._looked = time.monotonic()
         return f"{devices_of(dead)} died" if dead else None
 
-    def _is_silent(self, address: Address) -> bool:
-        is_near = bool(self._mine.path) and address.host == self._mine.host
-        return is_closed(address.place(is_near=is_near))
+    def _is_silent(self, other: int) -> bool:
+        return is_closed(self._addresses.known[other].place(is_near=self._is_near(other)))
 
     def _reasoned(self, error: RankError) -> RankError:
         """The same error, or why another rank has given up before it closed its connections."""
@@ -209,10 +258,6 @@ class _Meeting:
     def _blamed(self, cause: str, others: Sequence[int], what: str) -> RankError:
         missed = f"{devices_of(others)} {what}"
         return RankError(f"{cause}; device {self._rank} was waiting for {missed}")
-
-
-def _purposes(is_near: bool) -> Sequence[int]:
-    return (RECORDS, FILES) if is_near else (RECORDS,)
 
 
 def _host() -> str:

@@ -34,6 +34,7 @@ class Sleeper:
         self.version = NEVER  # of the sockets that it polls
         self.thread = 0
         self.is_done: IsDone = bool
+        self.among: Collection[int] | None = None  # the ranks that it looks at; None for all
 
     def poll(self, seconds: float) -> list[tuple[int, int]]:
         """The sockets at which something happens, after that long at most, or when it rings."""
@@ -51,6 +52,9 @@ class Sleeper:
         for peer in peers:
             room = select.POLLOUT if peer.unsent else 0
             self._poll.register(peer.file, select.POLLIN | room)
+
+    def looks_at(self, other: int) -> bool:
+        return self.among is None or other in self.among
 
     def ring(self) -> None:
         """End the poll, or the next one if there is none now."""
@@ -72,13 +76,16 @@ class Sleepers:
         self._version, self._is_closed = 0, False
         self._lock = Lock()
 
-    def enter(self, is_done: IsDone) -> Sleeper:
+    def enter(self, is_done: IsDone, among: Collection[int] | None = None) -> Sleeper:
         """Where this thread may sleep; from now on it is woken when its wait is over.
 
-        It has to ask once more itself whether it is over: that may have come just before.
+        It looks at the connections of all ranks, or of some of them. It has to ask once more itself
+        whether its wait is over: that may have come just before.
         """
         with self._lock:
             sleeper = self._idle.pop() if self._idle else Sleeper()
+            if sleeper.among != among:
+                sleeper.among, sleeper.version = among, NEVER
             sleeper.is_done, sleeper.thread = is_done, get_ident()
             self.waiting.append(sleeper)
         return sleeper
@@ -97,7 +104,8 @@ class Sleepers:
         """What happens at the sockets of the ranks that are still connected."""
         if sleeper.version != self._version:
             version = self._version  # read first: what changes meanwhile is looked at again
-            sleeper.watch([self._peers[other] for other in tuple(self._present)], version)
+            present = [other for other in tuple(self._present) if sleeper.looks_at(other)]
+            sleeper.watch([self._peers[other] for other in present], version)
         return sleeper.poll(seconds)
 
     def wake(self) -> None:

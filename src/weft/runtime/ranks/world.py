@@ -17,14 +17,16 @@ from torch import Tensor
 
 from weft.errors import Disagreement, InputError
 from weft.ir.program import Program
-from weft.runtime.device.place import current, refuse_idle_gpus
+from weft.runtime.device.place import current, is_alone, refuse_idle_gpus
 from weft.runtime.device.readout import Readouts
 from weft.runtime.ranks.agreement import refuse_different
 from weft.runtime.ranks.blame import failure_of
-from weft.runtime.ranks.carriers import Carrier, Carriers, chosen
+from weft.runtime.ranks.carriers import Carrier, Carriers, chosen, neighbours
 from weft.runtime.ranks.clock import offset
+from weft.runtime.ranks.counts import Counts
 from weft.runtime.ranks.layouts import LayoutReports
 from weft.runtime.ranks.losses import LossReports
+from weft.runtime.ranks.members import Members
 from weft.runtime.ranks.mesh import Mesh
 from weft.runtime.ranks.rendezvous import meet
 from weft.runtime.ranks.window import windows_of
@@ -43,6 +45,7 @@ class World(Protocol):
     transport: Transport
     losses: LossReports
     layouts: LayoutReports
+    counts: Counts | None  # where last stages of other replicas count targets, too
     norms: Norms
     offset: float  # what to add to this process's clock to have that of device 0
 
@@ -54,6 +57,9 @@ class World(Protocol):
 
     def total(self, values: Tensor, what: str) -> Tensor:
         """The sum over all processes, in their order, where each adds what it knows and zeros."""
+
+    def look(self) -> None:
+        """Refuse to go on where another process is known to have failed; any thread may ask."""
 
     def begin(self, deadline: float | None, first: str = "") -> None:
         """Start a run in which no wait is longer; refuse it after a failure.
@@ -81,6 +87,7 @@ class Alone:
         self.transport: Transport = Loopback()
         self.losses = LossReports(None, ())
         self.layouts = LayoutReports(None)
+        self.counts: Counts | None = None
         self.norms = Norms(None)
         self.offset = 0.0
 
@@ -92,6 +99,9 @@ class Alone:
 
     def total(self, values: Tensor, what: str) -> Tensor:
         return values
+
+    def look(self) -> None:
+        """Nobody else can fail."""
 
     def begin(self, deadline: float | None, first: str = "") -> None:
         """Nothing to wait for."""
@@ -117,6 +127,7 @@ class Ranks:
     def __init__(
         self,
         program: Program,
+        members: Members,
         *,
         depth: int,
         carrier: Carrier,
@@ -124,12 +135,8 @@ class Ranks:
         deadline: float | None = None,
         patience: float | None = None,
     ) -> None:
-        if dist.get_world_size() != program.devices:
-            raise InputError(
-                f"{program.name} has {program.devices} devices, the process group"
-                f" {dist.get_world_size()} ranks; start one rank for each device"
-            )
-        met = meet(deadline)
+        members.check(program)
+        met = meet(members, deadline, neighbours(program))
         self._mesh = met.mesh
         self._mesh.deadline = self._deadline = deadline
         self._first, self._patience = "", patience
@@ -140,13 +147,14 @@ class Ranks:
             found = chosen(carrier, met.hosts, device)
             refuse_different(self.gather(found.encode(), "transports"), "transports")
             windows = windows_of(program, least=depth)
-            carriers = Carriers(met.mesh, program, device, windows, met.hosts)
+            carriers = Carriers(met.mesh, members, program, device, windows, met.hosts)
             self.carrier: str = found
             self._is_far = carriers.is_far
             self.transport = carriers.transport(found)
             self._readouts = Readouts(met.mesh.watch, is_watched=True)
             self.losses = LossReports(met.mesh, _last_devices(program), self._readouts)
             self.layouts = LayoutReports(met.mesh)
+            self.counts = _counts(program, members, met.mesh)
             self.norms = Norms(met.mesh, self._readouts)
             self.offset = 0.0 if met.is_one_clock else offset(met.mesh)
 
@@ -165,6 +173,9 @@ class Ranks:
         for part in parts[1:]:
             summed += part
         return summed.view(values.shape)
+
+    def look(self) -> None:
+        self._mesh.look()
 
     def begin(self, deadline: float | None, first: str = "") -> None:
         self._mesh.check()
@@ -198,6 +209,7 @@ class Ranks:
 
 def world_of(
     program: Program,
+    members: Members | None = None,
     *,
     depth: int,
     carrier: Carrier,
@@ -205,19 +217,19 @@ def world_of(
     deadline: float | None = None,
     patience: float | None = None,
 ) -> World:
-    """The ranks of the process group, or this process alone where there is none."""
-    if carrier == "loopback":
-        return Alone(program)
-    if dist.is_available() and dist.is_initialized():
+    """The ranks of the process group, or some of them; this process alone where there is none."""
+    if not is_alone(carrier):
         return Ranks(
             program,
+            members or Members.all(),
             depth=depth,
             carrier=carrier,
             device=device,
             deadline=deadline,
             patience=patience,
         )
-    _refuse_lonely_ranks()
+    if carrier != "loopback":
+        _refuse_lonely_ranks()
     return Alone(program)
 
 
@@ -244,6 +256,15 @@ def _reported(mesh: Mesh) -> Iterator[None]:
             mesh.fail(failure_of(error, mesh.rank))
         mesh.close()
         raise
+
+
+def _counts(program: Program, members: Members, mesh: Mesh) -> Counts | None:
+    """What a last stage needs where others have other targets."""
+    last, devices = {*_last_devices(program)}, members.devices
+    if members.replicas == 1 or mesh.rank not in last:
+        return None
+    first = range(0, len(members.ranks), devices)
+    return Counts(mesh, [sorted(last.intersection(range(k, k + devices))) for k in first])
 
 
 def _last_devices(program: Program) -> list[int]:

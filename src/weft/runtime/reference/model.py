@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from weft.ir.graph import Graph
 from weft.runtime.losses import LossFunction, LossShare, Parts
 from weft.runtime.precision import Precision
+from weft.runtime.reference.rounding import Crossings
 from weft.runtime.reference.weights import ByUse
 from weft.runtime.stage.calling import called, names_of
 from weft.runtime.stage.keyed import KeyedModules
@@ -47,8 +48,10 @@ class WholeModel:
         carries: Carries,
         seed: int,
         precision: Precision,
+        crossings: Crossings,
     ) -> None:
         self.stages, self.graph, self._loss, self._precision = stages, graph, loss, precision
+        self.crossings = crossings
         self.carries, self.draw = carries, Draw(seed)
         KeyedModules(
             [(names_of(stage, index), stage) for index, stage in enumerate(stages)], self.draw
@@ -71,7 +74,9 @@ class WholeModel:
             if readers:
                 value = self.returned(index, out)
                 for reader, copy in zip(readers, _handed(value, len(readers)), strict=True):
-                    values[index, reader] = copy.picked(self.carries.get((index, reader)))
+                    edge = index, reader
+                    crossing = self.crossings.of(edge, one.number)
+                    values[edge] = crossing.value(copy.picked(self.carries.get(edge)))
         return out
 
     def called(

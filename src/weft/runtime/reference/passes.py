@@ -77,13 +77,16 @@ class _StageByStage:
 
     def forward(self) -> Tensor:
         """The loss; every stage from values without a history, which its backward starts from."""
-        model, values = self._model, dict[int, Value]()
+        model, values, number = self._model, dict[int, Value](), self._one.number
         out: Any = None
         with model.running(self._one):
             for index, stage in enumerate(model.stages):
+                edges = [(other, index) for other in model.graph.predecessors[index]]
                 given = [
-                    values[other].picked(model.carries.get((other, index)))
-                    for other in model.graph.predecessors[index]
+                    model.crossings.of(edge, number).value(
+                        values[edge[0]].picked(model.carries.get(edge))
+                    )
+                    for edge in edges
                 ]
                 self._given.append(given or [model.copied(self._one.inputs)])
                 self._buffers.append({n: b.clone() for n, b in stage.named_buffers()})
@@ -110,8 +113,9 @@ class _StageByStage:
             found = collected(mine, wanted) if wanted else {}
         for other, value in zip(model.graph.predecessors[index], given, strict=False):
             passed = [None if leaf.grad is None else contiguous(leaf.grad) for leaf in value.leaves]
-            names = model.carries.get((other, index))
-            self._gradients[other, index] = spread(passed, self._returned[other], names)
+            edge = other, index
+            passed = model.crossings.of(edge, self._one.number).gradients(passed)
+            self._gradients[edge] = spread(passed, self._returned[other], model.carries.get(edge))
         return found
 
     def _called(self, index: int, leaves: ByUse, buffers: dict[str, Tensor] | None = None) -> Any:

@@ -17,6 +17,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -27,6 +29,7 @@ from weft.errors import InputError
 from weft.ir.graph import Graph
 from weft.ir.program import Program
 from weft.runtime.batch import Data, cut
+from weft.runtime.compression import AskedCompression, compression_of
 from weft.runtime.device.place import place_of, real
 from weft.runtime.initial.blueprint import Blueprint, GivenStages
 from weft.runtime.initial.building import Builder
@@ -35,11 +38,13 @@ from weft.runtime.losses import LossFunction, shares_of
 from weft.runtime.precision import AskedPrecision, precision_of
 from weft.runtime.reference.model import Microbatch, WholeModel
 from weft.runtime.reference.passes import PassWeights, in_one_graph, stage_by_stage
+from weft.runtime.reference.rounding import Crossings
 from weft.runtime.reference.sums import Sums
 from weft.runtime.reference.updates import Scales, UpdateOptions, Updates
 from weft.runtime.reference.versions import Method, Version, method_of, restarted
 from weft.runtime.reference.weights import ByUse, History, uses_of
 from weft.runtime.reference.whole import BatchPass
+from weft.runtime.saves.into_reference import ReferenceSave
 from weft.runtime.split.stages import Stages, loss_for
 from weft.runtime.weights.options import NamedParameters, Nonfinite, Staleness
 from weft.runtime.weights.scaling import Scale
@@ -63,6 +68,8 @@ class Reference:
     precision  "bf16" or "fp16": stages compute with copies of that type, while optimizers change
                the weights as they are; "autocast": torch casts, as in `torch.autocast`; or the
                type itself
+    compress   what is rounded between stages that the program has on two devices, as a pipeline
+               compresses it on its way
     scale      losses are enlarged by it; a number never changes; for fp16, `Scale()` unless given
     seed       of everything random; see `weft.runtime.stage.randomness`
     nonfinite  what to do when a loss or a norm is not finite: stop with an error, skip the update,
@@ -82,6 +89,7 @@ class Reference:
         groups: Sequence[Sequence[int]] | None = None,
         staleness: Staleness | None = None,
         precision: AskedPrecision = None,
+        compress: AskedCompression = None,
         scale: Scale | float | None = None,
         seed: int = 0,
         nonfinite: Nonfinite = "stop",
@@ -93,7 +101,8 @@ class Reference:
         stale = staleness or Staleness()
         # each of the first updates is synchronous: the first one of a run that starts there
         self._method = restarted(range(stale.warmup + 1), method) if stale.warmup else method
-        made = _made(blueprint, seed)
+        self._base, self._warmup, self._is_predicting = method, stale.warmup, stale.predict
+        self._blueprint, made = blueprint, _made(blueprint, seed)
         loss = self._loss = loss_for(blueprint.stages, loss)
         self._temper, uses = stale.temper, uses_of(made)
         graph = method.graph or Graph.chain(len(stages))
@@ -101,7 +110,13 @@ class Reference:
         computed.check(made)
         scale = computed.scale if scale is None else scale
         self._model = WholeModel(
-            made, graph, loss, carries=blueprint.stages.carries, seed=seed, precision=computed
+            made,
+            graph,
+            loss,
+            carries=blueprint.stages.carries,
+            seed=seed,
+            precision=computed,
+            crossings=_crossings(compress, graph, program),
         )
         types = [*map(computed.types_of, made)]
         self._history = History(uses, stale, types, is_kept=not method.is_synchronous)
@@ -117,6 +132,26 @@ class Reference:
         self._has_optimizer = optimizer is not None
         self._updates, self._scales = Updates(uses, self._sums, options), Scales(scale)
         self._losses: list[Tensor] = []  # of the steps since the last update
+
+    def load(self, folder: str | Path) -> dict[str, Any]:
+        """Go on from a save of a pipeline, with this program or method; what was its `extra`.
+
+        Where weights are stale, it goes on with the versions that the save has.
+        """
+        if self._is_predicting:
+            raise InputError("no save has what a reference predicts by: leave predict= out")
+        model = self._model
+        saved = ReferenceSave(Path(folder), self._blueprint, model.stages, self._updates.updaters())
+        saved.apply()
+        run = saved.run
+        origin = run.updates - run.position
+        self._method = restarted([origin, *range(run.updates, self._warmup + 1)], self._base)
+        model.draw.resume(run.seed, run.updates)
+        self._history.resume(run.updates, saved.versions())
+        self._scales.resume(run.updates, run.scale)
+        self._sums.clear()
+        self._losses.clear()
+        return dict(run.extra)
 
     @property
     def updates(self) -> int:
@@ -235,6 +270,16 @@ def _method(program: Program | Method, stages: Stages, *, is_whole_batch: bool) 
         for mine, theirs, is_end in zip(known.stages, own.stages, ends, strict=True)
     )
     return replace(method, graph=replace(own, stages=merged))
+
+
+def _crossings(asked: AskedCompression, graph: Graph, program: Program | Method) -> Crossings:
+    """What is rounded between devices, of which a method knows nothing."""
+    by_edge = compression_of(asked, graph)
+    if isinstance(program, Program):
+        return Crossings(by_edge, program)
+    if by_edge:
+        raise InputError("a method has no devices to compress between: give compress= a program")
+    return Crossings()
 
 
 def _check(method: Method, staleness: Staleness | None, *, has_optimizer: bool) -> None:

@@ -17,6 +17,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from weft.errors import NonfiniteError
 from weft.runtime.reference.sums import Sums
 from weft.runtime.reference.weights import Use
+from weft.runtime.saves.optimizers import Updater
 from weft.runtime.weights.options import NamedParameters, Nonfinite
 from weft.runtime.weights.scaling import Scale
 
@@ -52,6 +53,10 @@ class Updates:
                 self._optimizers[stage] = made
                 if self._options.scheduler:
                     self._schedulers[stage] = self._options.scheduler(made)
+
+    def updaters(self) -> dict[int, Updater]:
+        """The optimizer of each stage, with its scheduler."""
+        return {s: Updater(one, self._schedulers.get(s)) for s, one in self._optimizers.items()}
 
     def apply(self, update: int, losses: Sequence[Tensor], divisor: Callable[[int], float]) -> bool:
         """Change the weights by the gradients since the last update; whether these are finite.
@@ -142,6 +147,15 @@ class Scales:
 
     def after(self, updates: int) -> float:
         return self._values[updates]
+
+    def resume(self, updates: int, saved: tuple[Sequence[tuple[int, float]], int] | None) -> None:
+        """Go on after as many updates, of which a save may say when the scale changed."""
+        changes, self._good = ([(0, self._values[0])], 0) if saved is None else saved
+        known = dict(changes)
+        values = [known[0]]
+        for update in range(1, updates + 1):
+            values.append(known.get(update, values[-1]))
+        self._values = values
 
     def add(self, *, is_finite: bool) -> None:
         """Halve it after gradients that are not finite, double it after enough that are."""

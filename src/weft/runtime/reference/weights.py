@@ -108,6 +108,10 @@ class History:
         change()
         self.newest += 1
 
+    def resume(self, newest: int, older: Mapping[int, dict[nn.Parameter, Tensor]]) -> None:
+        """Go on from a version, which the weights are, with some of those before it."""
+        self.newest, self._older = newest, dict(older)
+
     def forget(self, before: int) -> None:
         """Drop the versions that come before one."""
         for version in [version for version in self._older if version < before]:

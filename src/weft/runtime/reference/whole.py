@@ -73,9 +73,14 @@ class BatchPass:
             self._values.append([])
 
     def _given(self, stage: int, one: Microbatch) -> list[Value]:
-        before, carries = self._model.graph.predecessors[stage], self._model.carries
-        read = [self._values[s][one.number].picked(carries.get((s, stage))) for s in before]
-        return [apart(value) for value in read] or [self._model.copied(one.inputs)]
+        model, number = self._model, one.number
+        read = [
+            model.crossings.of(edge, number).value(
+                self._values[edge[0]][number].picked(model.carries.get(edge))
+            )
+            for edge in ((other, stage) for other in model.graph.predecessors[stage])
+        ]
+        return [apart(value) for value in read] or [model.copied(one.inputs)]
 
     def _called(self, stage: int, one: Microbatch, given: Sequence[Value]) -> _Run:
         model = self._model
@@ -96,10 +101,14 @@ class BatchPass:
         for other, value in zip(model.graph.predecessors[stage], run.given, strict=False):
             passed = [None if leaf.grad is None else contiguous(leaf.grad) for leaf in value.leaves]
             names, whole = model.carries.get((other, stage)), self._values[other][0].structure
-            parts = [passed]
+            parts, first = [passed], run.one.number
             if self._is_whole(stage):
                 parts = _cut([one.picked(names) for one in self._values[other]], passed)
-            placed = [spread(part, whole, names) for part in parts]
+            arrived = [
+                model.crossings.of((other, stage), number).gradients(part)
+                for number, part in enumerate(parts, start=first)
+            ]
+            placed = [spread(part, whole, names) for part in arrived]
             self._gradients.setdefault((other, stage), []).extend(placed)
         return found
 

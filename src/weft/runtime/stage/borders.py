@@ -11,6 +11,7 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from weft.errors import InputError
 from weft.runtime.device.accelerator import onto
+from weft.runtime.device.shards import is_sharded, local
 from weft.runtime.precision import cast
 from weft.runtime.stage.graphs import Root
 from weft.runtime.stage.role import Role
@@ -60,6 +61,12 @@ class Borders:
 
     def _handed(self, value: Tensor, disturbed_by: int | None) -> Tensor:
         """What changes later, such as a buffer, is copied."""
+        if is_sharded(value):
+            raise InputError(
+                f"stage {self._role.index} returns a DTensor, of which only the shard could pass to"
+                f" another stage; return a plain tensor: use_local_output=True in its plan, or"
+                f" .full_tensor()"
+            )
         if value._backward_hooks and disturbed_by is not None:
             raise InputError(
                 f"stage {self._role.index} returns a value that it has hooked, and stage"
@@ -84,7 +91,7 @@ class Borders:
     def _is_own(self, value: Tensor) -> bool:
         place = value.untyped_storage().data_ptr()
         own: Iterable[Tensor] = (*self._weights, *self._module.buffers())
-        return any(tensor.untyped_storage().data_ptr() == place for tensor in own)
+        return any(local(tensor).untyped_storage().data_ptr() == place for tensor in own)
 
     # back
 

@@ -6,17 +6,19 @@ backward   the same for checkpoints, which run modules again; no autocast of its
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 from torch.nn.modules.module import register_module_forward_pre_hook
 
+from weft.runtime.stage.alike import DrawnAlike
 from weft.runtime.stage.cast import Cast, without_autocast
 from weft.runtime.stage.deferred import Recorder
 from weft.runtime.stage.keyed import KeyedModules
-from weft.runtime.stage.randomness import WATCHED, Draw
+from weft.runtime.stage.randomness import Draw
 from weft.runtime.stage.role import Role
 from weft.runtime.stage.saved import Saved
 from weft.runtime.stage.seeds import Drawn
@@ -40,10 +42,11 @@ class Contexts:
         slots: Slots,
         versioned: Versioned,
         recorder: Recorder,
+        groups: Sequence[dist.ProcessGroup] = (),
     ) -> None:
         self._draw, self._role, self._device, self._kind = draw, role, device, device.type
         self._drawing, self._slots, self._versioned = drawing, slots, versioned
-        self._recorder = recorder
+        self._recorder, self._groups = recorder, groups
         self.look()
 
     def look(self) -> None:
@@ -51,7 +54,8 @@ class Contexts:
         self._drawing.look()
         is_loss_drawing = self._role.loss is not None and self._role.is_loss_drawing
         self._is_drawing = bool(self._drawing) or (is_loss_drawing and not self._role.is_beside)
-        self._is_watched = self._role.is_beside and self._draw.step < WATCHED
+        is_watched = self._draw.is_watching(self._draw.step)
+        self._is_watched = is_watched and (self._role.is_beside or bool(self._groups))
         self._by_hand = self._drawing.by_hand
 
     def forward(
@@ -68,8 +72,14 @@ class Contexts:
         if not swap and not is_cast and not self._is_watched:
             return drawing
         cast = cast or Cast.here(self._device, precision)
-        watched = Undrawn(self._role.index) if self._is_watched else NOTHING
+        watched = self._watching() if self._is_watched else NOTHING
         return _together(drawing, watched, cast.again(), self._slots.holding(swap))
+
+    def _watching(self) -> AbstractContextManager[object]:
+        """Where the first forwards run, if something may not draw, or not as it likes."""
+        if self._role.is_beside:
+            return Undrawn(self._role.index)
+        return DrawnAlike(self._role.index, self._draw, self._groups, self._device)
 
     def backward(self, saved: Saved) -> AbstractContextManager[object]:
         """Where a backward runs: a checkpoint in it finds what the forward found."""

@@ -28,7 +28,7 @@ from weft.runtime.stage.captures import Capturer
 from weft.runtime.stage.draws import choosing, noting, stretches_of
 from weft.runtime.stage.frames import Frame, Signature, copies, described, is_dense
 from weft.runtime.stage.locks import OPEN, Locks
-from weft.runtime.stage.randomness import WATCHED, Draw
+from weft.runtime.stage.randomness import Draw
 from weft.runtime.stage.replays import Replays
 from weft.runtime.stage.role import Role
 from weft.runtime.stage.seeds import base_of
@@ -181,7 +181,7 @@ class Graphed(Stage):
     ) -> Value:
         """As any stage; with its own copy of what it reads, which may be in another's frame."""
         self._plain.add(microbatch)
-        if self._draw.step >= WATCHED:
+        if not self._draw.is_watching(self._draw.step):
             values = [value.cloned() for value in values]
         before = capturable.way_of(self.module)
         with noting(self._draw, self._capturer, self.index) as noted:
@@ -229,7 +229,8 @@ class Graphed(Stage):
         What runs without a graph, or was captured before, keeps torch's accumulation nodes, which
         belong to another stream than that of a new capture.
         """
-        is_new = signature.since == self._draw.step or self._draw.step < WATCHED
+        step = self._draw.step
+        is_new = signature.since == step or self._draw.is_watching(step)
         if is_new or not signature.is_dense:
             return None
         if signature.free:

@@ -32,15 +32,17 @@ class Graphs:
         self.are_known = False  # whether enough of them were looked at
         self._found: list[Tensor] = []
 
-    def check(self, outputs: Sequence[Tensor], known: Sequence[Tensor]) -> None:
-        """Refuse a graph that ends in a weight which is not known."""
+    def check(
+        self, outputs: Sequence[Tensor], known: Sequence[Tensor], *, is_complete: bool = True
+    ) -> None:
+        """Refuse a graph that ends in a weight which is not known, where these are all."""
         self._looks += 1
         self.are_known = self._looks >= FORWARDS
         own = {id(tensor) for tensor in known}
         nodes = [*nodes_of(outputs)]
         self.is_reentrant |= any(type(node).__name__ == REENTRANT for node in nodes)
         leaves = [node.variable for node in nodes if hasattr(node, "variable")]
-        strange = [leaf for leaf in leaves if id(leaf) not in own]
+        strange = [leaf for leaf in leaves if is_complete and id(leaf) not in own]
         for leaf in strange:
             is_seen_before = any(leaf is other for other in self._found)
             if isinstance(leaf, nn.Parameter) or is_seen_before:

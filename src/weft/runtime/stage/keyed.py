@@ -13,6 +13,7 @@ from weft.runtime.stage.modules import entered, is_compiled
 from weft.runtime.stage.randomness import Draw
 from weft.runtime.stage.seeds import ROOT, Call, Drawn, Stretch, digest, mixed, word_of
 
+SHARD = "weft_shard"  # attribute of modules that work on a shard of values, and draw apart
 DRAWING = (  # of torch's own modules; of all others none draws
     nn.modules.dropout._DropoutNd,
     nn.MultiheadAttention,
@@ -32,6 +33,7 @@ class KeyedModule:
         self._word = word_of(self._first, None)
         self._callers: dict[str, list[str]] = {}
         self._own: list[tuple[str, torch.Generator]] = []
+        self.shard: int = getattr(module, SHARD, 0)
 
     def __deepcopy__(self, memo: dict[int, object]) -> KeyedModule:
         return self  # of no use to a copy of the module, which is keyed for itself
@@ -73,6 +75,9 @@ class KeyedModule:
         """Enter as the first; nobody has to leave."""
         first, seed = self._first, mixed(drawn.base, self._word)
         drawn.counts[first.name] = 1
+        if self.shard:
+            drawn.shards[first] = self.shard
+            seed = mixed(seed, self.shard)
         stretch = drawn.stretches[seed] = Stretch(first, None, seed)
         self._seed(stretch)
 

@@ -14,7 +14,6 @@ from weft.errors import InputError
 WRAPPERS = {  # torch's, by name: importing them takes seconds
     "DistributedDataParallel",
     "FullyShardedDataParallel",
-    "FSDPModule",
     "DataParallel",
 }
 

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 
 from weft.errors import WeftError
+from weft.runtime.device.shards import local
 
 
 class SavedTensor:
@@ -50,7 +51,7 @@ class HeldTensors:
 
     def __init__(self, place: str, inputs: Sequence[Tensor], fixed: Iterable[Tensor]) -> None:
         self._place, self._inputs = place, inputs
-        self._fixed = {tensor.untyped_storage().data_ptr() for tensor in fixed}
+        self._fixed = {local(tensor).untyped_storage().data_ptr() for tensor in fixed}
         self._tensors: list[weakref.ref[SavedTensor]] = []  # autograd drops them one by one
         self._away: list[HostView] = []
         self._back: list[Tensor] = []  # what another stream has brought back

@@ -22,6 +22,7 @@ import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
+from weft.runtime.device.shards import is_sharded
 from weft.runtime.precision import FULL, Precision, cast
 from weft.runtime.stage.calling import called
 from weft.runtime.stage.graphs import nodes_of
@@ -87,7 +88,8 @@ def outlined(
     is_last: bool = False,
 ) -> Outline | None:
     """The outline of a stage for these values, which are fake, as if it were on that device."""
-    if any(_is_watched(module) for module in stage.modules()):
+    is_distributed = any(map(is_sharded, stage.parameters()))  # and would wait for other ranks
+    if is_distributed or any(_is_watched(module) for module in stage.modules()):
         return None
     try:
         types, named = precision.types_of(stage), stage.named_parameters()

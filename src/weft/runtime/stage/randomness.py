@@ -36,6 +36,7 @@ class Draw:
 
     def __init__(self, seed: int = 0) -> None:
         self.seed, self.step = seed, 0
+        self._begun = 0  # the step with which this process began
         self.places: dict[int, tuple[int, int]] = {}
         self.drawn: Drawn | None = None  # while a forward or backward runs
         self.sources: Sequence[Source] = ()
@@ -45,6 +46,14 @@ class Draw:
     def place(self, microbatch: int) -> tuple[int, int]:
         """The step of a microbatch, and which of its microbatches it is."""
         return self.places.get(microbatch, (self.step, microbatch))
+
+    def resume(self, seed: int, step: int) -> None:
+        """Draw as after as many steps of a run with that seed."""
+        self.seed, self.step, self._begun = seed, step, step
+
+    def is_watching(self, step: int) -> bool:
+        """Whether a step is one of the first here, in which forwards are looked at closely."""
+        return step < self._begun + WATCHED
 
     def forward(
         self,
@@ -60,7 +69,7 @@ class Draw:
         step, index = self.place(microbatch)
         drawn = Drawn(base_of(self.seed, step, index))
         going = _Forward(self, drawn, self.sources or generators_of(device), inside)
-        return _watching(going, stage) if step < WATCHED else going
+        return _watching(going, stage) if self.is_watching(step) else going
 
     def enter_loss(self) -> None:
         """Key what the loss draws, at the end of a forward."""
@@ -70,6 +79,14 @@ class Draw:
     def backward(self, drawn: Drawn | None) -> _Backward:
         """Let checkpoints inside a backward run modules again as they ran in that forward."""
         return _Backward(self, drawn)
+
+    @property
+    def is_apart(self) -> bool:
+        """Whether what is drawn now is for a shard of values."""
+        if self.drawn is None:
+            return False
+        stretch = self.drawn.stretches.get(torch.default_generator.initial_seed())
+        return stretch is not None and stretch.call in self.drawn.shards
 
     def seed_all(self, stretch: Stretch) -> None:
         for generator in self.generators or generators_of(None):

@@ -29,7 +29,12 @@ ROOT = Call("", 0)  # the whole model's
 
 
 class Keyable(Protocol):
-    """A module that may draw."""
+    """A module that may draw.
+
+    `shard` is not 0 where it works on a shard of values, and draws by numbers of its own.
+    """
+
+    shard: int
 
     def names_under(self, name: str) -> list[str]:
         """Under which names another module may call this one."""
@@ -54,10 +59,13 @@ class Drawn:
     stretches: dict[int, Stretch] = field(default_factory=dict)  # by seed
     calls: dict[tuple[int, int], Call] = field(default_factory=dict)  # by stretch and module
     counts: dict[object, int] = field(default_factory=dict)
+    shards: dict[Call, int] = field(default_factory=dict)  # of calls that work on one
 
     def stretch(self, call: Call, after: Call | None = None) -> Stretch:
         """A stretch of a call, known by its seed from now on."""
-        found = Stretch(call, after, mixed(self.base, word_of(call, after)))
+        seed = mixed(self.base, word_of(call, after))
+        shard = self.shards.get(call, 0)
+        found = Stretch(call, after, mixed(seed, shard) if shard else seed)
         self.stretches[found.seed] = found
         return found
 
@@ -67,7 +75,9 @@ class Drawn:
         if key not in self.calls:
             names = module.names_under(stretch.call.name)
             name = names[self._count((stretch.call, key[1])) % len(names)]
-            self.calls[key] = Call(name, self._count(name))
+            call = self.calls[key] = Call(name, self._count(name))
+            if module.shard:
+                self.shards[call] = module.shard
         return self.calls[key]
 
     def _count(self, key: object) -> int:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from weft.errors import InputError, WeftError
+from weft.runtime.device.shards import all_groups, is_gathered, reshard
 from weft.runtime.precision import NotMixed
 from weft.runtime.stage.borders import Borders, Gradients, Passed, edge_of, passed, refuse_changed
 from weft.runtime.stage.buffers import Buffers
@@ -26,7 +27,7 @@ from weft.runtime.stage.known import Known
 from weft.runtime.stage.locks import OPEN, Locks
 from weft.runtime.stage.offload import HeldTensors
 from weft.runtime.stage.prints import prints_of, refuse_difference
-from weft.runtime.stage.randomness import WATCHED, Draw
+from weft.runtime.stage.randomness import Draw
 from weft.runtime.stage.role import Role
 from weft.runtime.stage.saved import Saved
 from weft.runtime.stage.shapes import StageShapes
@@ -51,7 +52,9 @@ class Stage:
         drawn = [] if role.is_beside else [(names_of(module, role.index), module)]
         drawing = KeyedModules(drawn, draw, entered_by_hand=module)
         self._recorder = Recorder()  # after that: what records may not seem to draw
-        self._is_deferring = role.is_split and self._recorder.attach(module)
+        self._is_gathered = is_gathered(module)
+        is_deferrable = role.is_split and not self._is_gathered  # gradients are scattered in I
+        self._is_deferring = is_deferrable and self._recorder.attach(module)
         self._buffers, self._graphs = Buffers(module), Graphs(role.index)
         self._state, self._versioned = State(module, role.index), Versioned(module, role)
         self._borders = Borders(module, role, self._device)
@@ -63,6 +66,7 @@ class Stage:
             slots=Slots(module),
             versioned=self._versioned,
             recorder=self._recorder,
+            groups=() if self._is_gathered else all_groups(module.parameters()),
         )
         self._has_versions = bool(self._versioned)
         self._not_mixed = NotMixed(role.index, module, role.precision)
@@ -87,7 +91,7 @@ class Stage:
         self._contexts.look()
         self._versioned.refuse_unfrozen()
         self._versioned.look()
-        is_watched = self._draw.step < WATCHED
+        is_watched = self._draw.is_watching(self._draw.step)
         self._state.begin(locks, self._versioned.parameters, is_watched=is_watched)
         self._known = Known.of(self.role, shapes)
         is_cast = self.role.precision.compute is not None or self._cast().dtype is not None
@@ -127,7 +131,7 @@ class Stage:
         else:
             saved.outputs = value.leaves
         self._state.check()
-        return self._borders.handed(value, self._known.disturbed_by)
+        return self._handed(value)
 
     def infer(self, microbatch: int, values: Sequence[Value]) -> Value:
         """The value alone: nothing is kept for a backward, and no buffer changes."""
@@ -138,7 +142,14 @@ class Stage:
         self._state.check()
         if self.role.loss is None:
             value = self._known.marked(microbatch, value)
-        return self._borders.handed(value, self._known.disturbed_by)
+        if self._is_gathered:
+            reshard(self.module)  # as no backward does
+        return self._handed(value)
+
+    def _handed(self, value: Value) -> Value:
+        """A value as others get it; hooks of FSDP2 on it are for this stage's backward alone."""
+        disturbed_by = None if self._is_gathered else self._known.disturbed_by
+        return self._borders.handed(value, disturbed_by)
 
     def offload(self, microbatch: int) -> None:
         """Move what a forward keeps to the host."""
@@ -242,7 +253,7 @@ class Stage:
                 value = self._run(microbatch, saved, swap)
         if not self._graphs.are_known:
             anchors = [*saved.inputs, *self._weights, *swap.values(), self._recorder.anchor]
-            self._graphs.check(value.leaves, anchors)
+            self._graphs.check(value.leaves, anchors, is_complete=not self._is_gathered)
         if self._versioned.is_following and self._graphs.is_reentrant:
             self._versioned.refuse_checkpoint()
         return value
@@ -293,7 +304,7 @@ class Stage:
     def _is_watched(self, microbatch: int) -> bool:
         """Whether this is one of the first steps, in which forwards are looked at closely."""
         step, _ = self._draw.place(microbatch)
-        return step < WATCHED
+        return self._draw.is_watching(step)
 
 
 def _seen(leaf: Tensor) -> Tensor:

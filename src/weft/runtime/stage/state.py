@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from torch import Tensor, nn
 
 from weft.errors import InputError
+from weft.runtime.device.shards import is_gathered
 from weft.runtime.stage.locks import OPEN, Locks
 from weft.runtime.stage.values import fingerprint
 
@@ -15,7 +16,7 @@ class State:
     """What one copy of a stage keeps: weights, buffers, numbers and tensors in attributes."""
 
     def __init__(self, module: nn.Module, stage: int) -> None:
-        self._module, self._stage = module, stage
+        self._module, self._stage, self._is_gathered = module, stage, is_gathered(module)
         self._locks, self._versioned, self._is_watched = OPEN, set[nn.Parameter](), False
         self._before: dict[str, object] = {}
 
@@ -38,7 +39,7 @@ class State:
 
     def _found(self) -> Iterator[tuple[str, object]]:
         """What is to stay, by name."""
-        if self._locks.weights:
+        if self._locks.weights and not self._is_gathered:
             for name, weight in self._module.named_parameters():
                 if weight not in self._versioned:
                     yield f"weight {name}", self._mark(weight)

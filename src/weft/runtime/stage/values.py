@@ -20,6 +20,7 @@ from torch import Tensor
 
 from weft.errors import InputError
 from weft.runtime.device.accelerator import onto
+from weft.runtime.device.shards import local
 
 T = TypeVar("T")
 Names: TypeAlias = tuple[str, ...] | None  # of a dict, all of which is meant by None
@@ -269,8 +270,9 @@ def contiguous(value: Tensor) -> Tensor:
 
 
 def fingerprint(value: Tensor) -> float:
-    """A number by which tensors differ."""
-    plain = torch.view_as_real(value) if value.is_complex() else value
+    """A number by which tensors differ, or their shards that are here."""
+    own = local(value)
+    plain = torch.view_as_real(own) if own.is_complex() else own
     return float(plain.detach().double().sum())
 
 

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from weft.errors import InputError
 from weft.runtime.stage.role import Role
 from weft.runtime.stage.values import fingerprint
-from weft.runtime.weights.versions import following
+from weft.runtime.weights.following import following
 
 StashVersions: TypeAlias = tuple[int, ...]  # one for each stash
 

@@ -16,9 +16,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
 
-from weft.runtime.transport.message import Post, Receive, Route, Send, Shapes
+from weft.runtime.transport.message import Meet, Post, Receive, Route, Send, Shapes, Unknown
 
-__all__ = ["OrderedTransport", "Transport"]
+__all__ = ["OrderedTransport", "Transport", "meeting"]
 
 
 class Transport(Protocol):
@@ -64,3 +64,18 @@ class OrderedTransport(Transport, Protocol):
 
     def post(self, is_last: bool) -> None:
         """After each transfer: launch the group at hand if that was its last."""
+
+    def meeting(self, outgoing: Sequence[Route], incoming: Sequence[Route]) -> Meet:
+        """A call that launches what senders were given and what comes, as one group."""
+
+
+def meeting(transport: Transport, outgoing: Sequence[Route], incoming: Sequence[Route]) -> Meet:
+    """A call that waits for what comes along some routes, while others take what was sent.
+
+    Where a send waits for its receive, several ranks that send to each other have to do both at
+    once.
+    """
+    if isinstance(transport, OrderedTransport):
+        return transport.meeting(outgoing, incoming)
+    receives = [transport.receiver(route, Unknown()) for route in incoming]
+    return lambda: [receive() for receive in receives]

@@ -24,6 +24,7 @@ import torch
 import torch.distributed as dist
 
 from weft.errors import RankError
+from weft.runtime.ranks.members import Members
 from weft.runtime.ranks.mesh import Mesh
 
 GLANCE = 0.02  # seconds between two looks at the mesh
@@ -39,9 +40,15 @@ class Communicators:
     """One for messages, one for sums of gradients."""
 
     def __init__(
-        self, mesh: Mesh, device: torch.device, neighbours: Sequence[tuple[int, int]]
+        self,
+        mesh: Mesh,
+        members: Members,
+        device: torch.device,
+        neighbours: Sequence[tuple[int, int]],
     ) -> None:
-        self._device = device
+        self._device, self._members = device, members
+        in_order = sorted(members.ranks)
+        self.numbers = [in_order.index(rank) for rank in members.ranks]  # of devices, in a group
         mesh.gather(b"", "the start of NCCL")  # torch waits long for a rank that never comes
         self.wires, self.sums = _watched(mesh, lambda: self._made(mesh, neighbours))
 
@@ -50,7 +57,12 @@ class Communicators:
         made = []
         for _ in range(2):
             with _without_watchdog():
-                group = dist.new_group(backend="nccl", timeout=LONG)
+                group = dist.new_group(
+                    None if self._members.is_all else [*self._members.ranks],
+                    backend="nccl",
+                    timeout=LONG,
+                    use_local_synchronization=not self._members.is_all,
+                )
             made.append(group)
             for low, high in neighbours:
                 if mesh.rank in (low, high):
@@ -63,9 +75,9 @@ class Communicators:
         for source, destination in ((low, high), (high, low)):
             group._start_coalescing(self._device)
             if rank == source:
-                group.send([token], destination, 0)
+                group.send([token], self.numbers[destination], 0)
             else:
-                group.recv([token], source, 0)
+                group.recv([token], self.numbers[source], 0)
             group._end_coalescing(self._device).wait()
         event = torch.cuda.Event()  # type: ignore[no-untyped-call]
         event.record(torch.cuda.current_stream(self._device))

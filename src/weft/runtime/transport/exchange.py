@@ -18,10 +18,10 @@ from typing import Any, TypeVar
 
 from torch._C._distributed_c10d import Store
 
+from weft.runtime.ranks.blame import devices_of
 from weft.runtime.ranks.mesh import Mesh
 
 GLANCE = 0.02  # seconds between two looks at the mesh
-WHAT = "all others to connect"
 
 Made = TypeVar("Made")
 
@@ -70,15 +70,25 @@ def connected(mesh: Mesh, make: Callable[[Store], Made]) -> Made:
             news.put(partial(_raised, error))
 
     Thread(target=work, daemon=True).start()
-    began, others = time.monotonic(), [one for one in range(mesh.ranks) if one != mesh.rank]
+    began, others = time.monotonic(), others_of(mesh)
     while True:
         try:
             found = news.get(timeout=GLANCE)()
         except queue.Empty:
-            mesh.watch(began, WHAT, *others)
+            mesh.watch(began, connecting(others), *others)
             continue
         if found is not None:
             return found
+
+
+def others_of(mesh: Mesh) -> list[int]:
+    """All ranks but this one."""
+    return [one for one in range(mesh.ranks) if one != mesh.rank]
+
+
+def connecting(others: Sequence[int]) -> str:
+    """What is waited for: gloo does not say whom it waits for."""
+    return f"{devices_of(others)} to connect"
 
 
 def _raised(error: Exception) -> None:

@@ -15,7 +15,7 @@ from weft.errors import RankError
 from weft.ir.kinds import Direction
 from weft.runtime.ranks.forks import Sockets, opened
 from weft.runtime.ranks.mesh import Mesh
-from weft.runtime.transport.exchange import WHAT, connected
+from weft.runtime.transport.exchange import connected, connecting, others_of
 
 PATIENCE = 5.0  # seconds to learn why a connection ended
 LONG = datetime.timedelta(hours=1)  # as the mesh knows better how long to wait
@@ -71,8 +71,8 @@ class Gloo:
                 self._sockets.append(sockets)
                 return connected(mesh, make)
         except RuntimeError as error:
-            others = (other for other in range(mesh.ranks) if other != mesh.rank)
-            raise reason_of(mesh, WHAT, *others) from error
+            others = others_of(mesh)
+            raise reason_of(mesh, connecting(others), *others) from error
 
 
 def reason_of(mesh: Mesh, what: str, *others: int) -> RankError:

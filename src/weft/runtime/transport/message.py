@@ -26,6 +26,7 @@ Values: TypeAlias = Sequence[Any]  # tensors; None for gradients that nothing co
 Send: TypeAlias = Callable[[Values], None]
 Receive: TypeAlias = Callable[[], Values]
 Post: TypeAlias = Callable[[], None]
+Meet: TypeAlias = Callable[[], list[Values]]  # what has come, route by route
 
 
 class Message(NamedTuple):

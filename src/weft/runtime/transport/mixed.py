@@ -12,7 +12,16 @@ from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 from weft.runtime.transport import OrderedTransport, Transport
-from weft.runtime.transport.message import Post, Receive, Route, Send, Shapes
+from weft.runtime.transport.message import (
+    Meet,
+    Post,
+    Receive,
+    Route,
+    Send,
+    Shapes,
+    Unknown,
+    Values,
+)
 
 IsFar: TypeAlias = Callable[[int, int], bool]  # of a source and a destination
 
@@ -36,6 +45,19 @@ class Mixed:
 
     def post(self, is_last: bool) -> None:
         self.far.post(is_last)
+
+    def meeting(self, outgoing: Sequence[Route], incoming: Sequence[Route]) -> Meet:
+        far = [route for route in incoming if self._of(route) is self.far]
+        launched = self.far.meeting([one for one in outgoing if self._of(one) is self.far], far)
+        near = {
+            route: self._near.receiver(route, Unknown()) for route in incoming if route not in far
+        }
+
+        def meet() -> list[Values]:
+            found = dict(zip(far, launched(), strict=True))
+            return [found[one] if one in found else near[one]() for one in incoming]
+
+        return meet
 
     def begin(self, incoming: Sequence[Route], outgoing: Sequence[Route]) -> None:
         for transport in self._both:

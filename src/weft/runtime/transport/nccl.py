@@ -11,6 +11,7 @@ CUDA itself drains a device before it goes on.
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -26,10 +27,11 @@ from weft.runtime.device.accelerator import Accelerator
 from weft.runtime.ranks.mesh import Mesh
 from weft.runtime.ranks.records import Record
 from weft.runtime.stage.values import Structure
-from weft.runtime.transport.communicators import Communicators, Guard
+from weft.runtime.transport.communicators import GLANCE, PATIENCE, Communicators, Guard
 from weft.runtime.transport.message import (
     NAME,
     Layout,
+    Meet,
     Message,
     Post,
     Receive,
@@ -68,6 +70,10 @@ class TransferGroup:
     def add(self, tensor: Tensor, peer: int, *, is_send: bool) -> None:
         plain = torch.view_as_real(tensor) if tensor.is_complex() else tensor
         self._ops.append((is_send, plain, peer))
+
+    def join(self, other: TransferGroup) -> None:
+        """Launch what another has as well."""
+        self._ops += other._ops
 
     def launch(self, communicator: Any, device: torch.device) -> None:
         if not self._ops:
@@ -108,6 +114,7 @@ class Nccl:
         self._guard = Guard(mesh, communicators)
         self._posted: dict[Message, deque[Expected]] = {}
         self._headers: dict[Message, deque[bytes]] = {}
+        self._offered: dict[tuple[Message, int], TransferGroup] = {}  # sums, by destination
         mesh.handle(Record.HEADER, self._on_header)
 
     def sender(self, route: Route, shapes: Shapes) -> Send:
@@ -120,15 +127,15 @@ class Nccl:
                 self._mesh.send(destination, Record.HEADER, named(message) + written(found))
             if known is not None and not _is_within(found, known):
                 raise _changed(route, known, found)
-            group = TransferGroup() if is_sum else self._group
+            group = self._group
+            if is_sum:  # launched with what comes in return
+                group = self._offered[message, destination] = TransferGroup()
             stream: Any = self._accelerator.entered
             for value, entry in zip(values, known or found, strict=True):
                 if isinstance(entry, TensorShape):
                     tensor = self._sent(value, entry)
                     tensor.record_stream(stream)
-                    group.add(tensor, destination, is_send=True)
-            if is_sum:
-                self._launch(group, self._communicators.sums)
+                    group.add(tensor, self._communicators.numbers[destination], is_send=True)
 
         return send
 
@@ -148,11 +155,9 @@ class Nccl:
         return post
 
     def receiver(self, route: Route, shapes: Shapes) -> Receive:
-        message, posted, is_sum = route.message, self._queue(route.message), _is_sum(route)
+        message, posted = route.message, self._queue(route.message)
 
         def receive() -> Values:
-            if is_sum:
-                return self._summand(route)
             values, group, is_heard = posted.popleft()
             self._wait(group)
             if message.direction is Direction.GRADIENT and not is_heard:
@@ -172,9 +177,27 @@ class Nccl:
             group, self._group = self._group, TransferGroup()
             self._launch(group, self._communicators.wires)
 
+    def meeting(self, outgoing: Sequence[Route], incoming: Sequence[Route]) -> Meet:
+        """Gradients of copies, of whatever shapes they are."""
+        offers = [(route.message, route.destination) for route in outgoing]
+
+        def meet() -> list[Values]:
+            group = TransferGroup()
+            for offer in offers:
+                group.join(self._offered.pop(offer))
+            found = [
+                self._received(read(self._header(route)), route.source, group) for route in incoming
+            ]
+            self._launch(group, self._communicators.sums)
+            self._wait(group)
+            return [self._handed(values) for values in found]
+
+        return meet
+
     def begin(self, incoming: Sequence[Route], outgoing: Sequence[Route]) -> None:
         """Forget what a run that failed has left."""
         self._group = TransferGroup()
+        self._offered.clear()
         for posted in self._posted.values():
             posted.clear()
 
@@ -207,19 +230,11 @@ class Nccl:
         for entry in layout:
             if isinstance(entry, TensorShape):
                 tensor = torch.empty(entry.shape, dtype=entry.dtype, device=self._device)
-                group.add(tensor, source, is_send=False)
+                group.add(tensor, self._communicators.numbers[source], is_send=False)
                 values.append(tensor)
             else:
                 values.append(entry)
         return values
-
-    def _summand(self, route: Route) -> Values:
-        """Gradients of a copy: received when they are asked for, of whatever shapes they are."""
-        group = TransferGroup()
-        values = self._received(read(self._header(route)), route.source, group)
-        self._launch(group, self._communicators.sums)
-        self._wait(group)
-        return self._handed(values)
 
     def _launch(self, group: TransferGroup, communicator: Any) -> None:
         """Launch it, and keep what it carries until it is over: NCCL has streams of its own."""
@@ -235,11 +250,17 @@ class Nccl:
 
     @contextmanager
     def _blamed(self) -> Iterator[None]:
-        """Where a communicator was aborted, the rank that failed is why."""
+        """Where a communicator fails or was aborted, the rank that failed is why.
+
+        NCCL may notice first that a rank is gone.
+        """
         try:
             yield
         except RuntimeError:
-            self._mesh.check()
+            deadline = time.monotonic() + PATIENCE
+            while time.monotonic() < deadline:
+                self._mesh.look()
+                time.sleep(GLANCE)
             raise
 
     def _handed(self, values: list[Tensor | Structure | None]) -> Values:

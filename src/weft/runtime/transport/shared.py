@@ -11,7 +11,7 @@ Threads of a rank copy at the same time, and announce their messages one by one.
 
 from __future__ import annotations
 
-import struct
+from array import array
 from collections import defaultdict, deque
 from collections.abc import Sequence
 from threading import Lock
@@ -19,7 +19,7 @@ from typing import Any
 
 from weft.runtime.ranks.mesh import Mesh
 from weft.runtime.ranks.records import Record
-from weft.runtime.ranks.window import Windows
+from weft.runtime.ranks.window import ROOM, Windows
 from weft.runtime.transport.blocks import Announced, Block, BlockMemory, keep, parcel
 from weft.runtime.transport.host import HostMemory
 from weft.runtime.transport.message import (
@@ -33,7 +33,8 @@ from weft.runtime.transport.message import (
     name_in,
 )
 
-COUNT = struct.Struct("<I")
+NUMBER = "I"  # of a block, as bytes
+LATE = ROOM // 2  # credit that may be owed where values are read late: less than a window has room
 KNOWN = 1 << 14  # of what is worked out once for all blocks
 
 
@@ -49,14 +50,14 @@ class Shared:
     def __init__(self, mesh: Mesh, windows: Windows, memory: BlockMemory | None = None) -> None:
         self._mesh, self._windows, self._memory = mesh, windows, memory or HostMemory()
         self._free: dict[int, dict[int, list[Block]]] = defaultdict(lambda: defaultdict(list))
-        self._used: dict[int, deque[Block]] = defaultdict(deque)  # by receiver, oldest first
+        self._used: dict[int, dict[int, Block]] = defaultdict(dict)  # by receiver and number
         self._blocks = 0
         self._seen: dict[tuple[int, int], Block] = {}  # blocks of others
         self._known: dict[tuple[int, bytes], tuple[deque[Any], Block, Values]] = {}
         self._arrived: dict[Message, deque[Any]] = {}
-        self._owed: dict[int, int] = defaultdict(int)  # credit not given yet
+        self._owed: dict[int, list[int]] = defaultdict(list)  # blocks that were read, by sender
         self._is_closed = False
-        self._announcing = Lock()  # in the order of `_used`, by which credit is given
+        self._announcing = Lock()
         mesh.handle(Record.DATA, self._on_data)
         mesh.handle(Record.CREDIT, self._on_credit)
 
@@ -84,7 +85,7 @@ class Shared:
                 if not block.is_given:
                     frame = last.frame(block, memory.give(mesh, destination, block))
                     block.is_given = True
-                used.append(block)
+                used[block.number] = block
                 mesh.post(destination, frame)
 
         return send
@@ -101,7 +102,7 @@ class Shared:
         def read() -> Values:
             block, views = receive()
             values = self._memory.empty(block, views)
-            self._owe(source)
+            self._owe(source, block, LATE)
             return values
 
         return read if self._memory.is_read_late else receive
@@ -165,11 +166,12 @@ class Shared:
             arrived.append((block, views))
             return
         arrived.append(self._memory.empty(block, views))
-        self._owe(source)
+        self._owe(source, block, self._windows[source, self._mesh.rank] // 2)
 
-    def _owe(self, source: int) -> None:
-        self._owed[source] += 1
-        if 2 * self._owed[source] >= self._windows[source, self._mesh.rank]:
+    def _owe(self, source: int, block: Block, most: int) -> None:
+        """Credit for a block, given with that for others."""
+        self._owed[source].append(block.number)
+        if len(self._owed[source]) >= most:
             self._give_credit(source)
 
     def _opened(self, source: int, content: bytes) -> tuple[deque[Any], Block, Values]:
@@ -185,12 +187,13 @@ class Shared:
         return found
 
     def _give_credit(self, source: int) -> None:
-        if self._owed[source]:
-            self._mesh.send(source, Record.CREDIT, COUNT.pack(self._owed[source]))
-            self._owed[source] = 0
+        if numbers := self._owed[source]:
+            self._mesh.send(source, Record.CREDIT, array(NUMBER, numbers).tobytes())
+            numbers.clear()
 
     def _on_credit(self, destination: int, content: bytes) -> None:
+        """Values that are read late are read in any order, so credit names their blocks."""
         used = self._used[destination]
-        for _ in range(0 if self._is_closed else COUNT.unpack(content)[0]):
-            block = used.popleft()
+        for number in () if self._is_closed else array(NUMBER, content):
+            block = used.pop(number)
             self._free[destination][block.size].append(block)

@@ -14,11 +14,12 @@ from typing import NamedTuple, Protocol, TypeAlias
 import torch
 from torch import Tensor, nn
 
-from weft.ir.kinds import Direction
 from weft.runtime.device.accelerator import used_here
+from weft.runtime.device.shards import like, local
 from weft.runtime.stage.values import Structure
 from weft.runtime.transport import Transport
-from weft.runtime.transport.message import Message, Receive, Route, Send, Unknown, Values
+from weft.runtime.transport.message import Values
+from weft.runtime.weights.lines import Lines
 
 Grads: TypeAlias = list[Tensor | None]
 
@@ -59,7 +60,7 @@ class CopyGrads(NamedTuple):
 
 
 class Exchange:
-    """Copies of some weights, of which this process holds one or more.
+    """Copies of some weights, of which this process holds one or more: each gets the whole sum.
 
     `ahead` is how many updates may be on their way at once; what is tied is summed last. `laying`
     is how many seconds the gradients of the last one took to be laid out as they are sent.
@@ -78,23 +79,8 @@ class Exchange:
         self._summed, self._parts, self.laying = -1, list[CopyGrads](), 0.0
         self._offered: dict[int, dict[int, Values]] = {}  # by update
         self._here = {i: one.holders for i, one in enumerate(members) if one.holders is not None}
-        here = next(member.device for member in members if member.holders is not None)
-        away = sorted({member.device for member in members if member.holders is None})
-        self._sends: list[list[tuple[int, Send]]] = []
-        self._receives: list[dict[int, Receive]] = []
-        for turn in range(ahead):
-            sends, receives = [], {}
-            for index, member in enumerate(members):
-                message = Message(number, Direction.BOTH, turn * len(members) + index)
-                if member.holders is None:
-                    route = _route(message, member.device, here)
-                    receives[index] = transport.receiver(route, Unknown())
-                    continue
-                for device in away:
-                    route = _route(message, member.device, device)
-                    sends.append((index, transport.sender(route, Unknown())))
-            self._sends.append(sends)
-            self._receives.append(receives)
+        devices = [member.device for member in members]
+        self._lines = Lines(number, devices, [*self._here], transport, ahead)
 
     def offer(self, update: int) -> None:
         """Send what is here, once all of it is closed, and sums that come before are made."""
@@ -107,21 +93,19 @@ class Exchange:
         if update <= self._summed:
             return
         self._send(update)
-        parts = self._offered.pop(update)
-        receives = self._receives[update % len(self._receives)]
-        away = {index: receive() for index, receive in receives.items()}
-        found = {index: CopyGrads.of(part, is_ours=False) for index, part in parts.items()}
-        found |= {index: CopyGrads.of(part, is_ours=True) for index, part in away.items()}
+        parts, here = self._offered.pop(update), [*self._here]
+        found = {i: CopyGrads.of(self._for(here, p), is_ours=False) for i, p in parts.items()}
+        arrived = self._lines.meet(update)
+        found |= {index: CopyGrads.of(part, is_ours=True) for index, part in arrived.items()}
         self._parts = [found[index] for index in sorted(found)]
 
     def _send(self, update: int) -> None:
         if update <= self._summed or update in self._offered:
             return
         began = time.perf_counter()
-        parts = {index: _flat(holders, update) for index, holders in self._here.items()}
+        parts = {index: self._flat(holders, update) for index, holders in self._here.items()}
         self._offered[update], self.laying = parts, time.perf_counter() - began
-        for index, send in self._sends[update % len(self._sends)]:
-            send(parts[index])
+        self._lines.send(update, lambda index, copies: self._for(copies, parts[index]))
 
     def sum_up(self, update: int) -> None:
         """Sum all that was collected, in order, and give every copy here the sum, once."""
@@ -129,32 +113,42 @@ class Exchange:
             return
         total, is_there = _sum(self._parts)
         self._parts, self._summed = [], update
-        *others, last = self._here.values()
-        for holders in others:
-            _hand_out(holders, update, total.clone(), is_there)
-        _hand_out(last, update, total, is_there)
+        self._share_out(update, total, is_there)
 
     def restart(self) -> None:
         """The last update may come again."""
         self._summed, self._parts = -1, []
         self._offered.clear()
 
+    # what is sent, and what becomes of the sum
 
-def _route(message: Message, source: int, destination: int) -> Route:
-    return Route(message, source, destination, "the gradients", message.edge)
+    def _flat(self, holders: Sequence[Holder], update: int) -> Values:
+        """All gradients as one tensor, zeros where there is none; and which are there."""
+        grads, flags = closed(holders, update)
+        return torch.cat([grad.flatten() for grad in grads]).detach(), flags
+
+    def _for(self, copies: Sequence[int], values: Values) -> Values:
+        """What of it these copies need: all."""
+        return values
+
+    def _share_out(self, update: int, total: Tensor, is_there: Sequence[bool]) -> None:
+        *others, last = self._here.values()
+        for holders in others:
+            hand_out(holders, _shapes(holders), update, total.clone(), is_there)
+        hand_out(last, _shapes(last), update, total, is_there)
 
 
-def _flat(holders: Sequence[Holder], update: int) -> Values:
-    """All gradients as one tensor, zeros where there is none; and which are there."""
+def closed(holders: Sequence[Holder], update: int) -> tuple[list[Tensor], Structure]:
+    """The gradients of an update, zeros where there is none; and which are there."""
     weights = [weight for holder in holders for weight in holder.weights]
     grads = [grad for holder in holders for grad in holder.closed(update)]
-    used_here(grads)  # which their own stream lets go of
+    used_here(local(grad) for grad in grads if grad is not None)  # which their stream lets go of
     flags = "".join(NOT_THERE if grad is None else THERE for grad in grads)
-    flat = [
-        (torch.zeros_like(weight) if grad is None else grad).flatten()
+    found = [
+        torch.zeros_like(local(weight)) if grad is None else local(grad)
         for weight, grad in zip(weights, grads, strict=True)
     ]
-    return torch.cat(flat).detach(), Structure(str, (flags,))
+    return found, Structure(str, (flags,))
 
 
 def _sum(parts: Sequence[CopyGrads]) -> tuple[Tensor, tuple[bool, ...]]:
@@ -174,14 +168,23 @@ def _sum(parts: Sequence[CopyGrads]) -> tuple[Tensor, tuple[bool, ...]]:
     return total, is_there
 
 
-def _hand_out(
-    holders: Sequence[Holder], update: int, total: Tensor, is_there: Sequence[bool]
+def _shapes(holders: Sequence[Holder]) -> list[Tensor]:
+    return [weight for holder in holders for weight in holder.weights]
+
+
+def hand_out(
+    holders: Sequence[Holder],
+    shapes: Sequence[Tensor],
+    update: int,
+    total: Tensor,
+    is_there: Sequence[bool],
 ) -> None:
-    weights = [weight for holder in holders for weight in holder.weights]
-    parts = torch.split(total, [weight.numel() for weight in weights])
+    """Give holders their gradients, of the shapes and types of some tensors, from one tensor."""
+    shards = [local(shape) for shape in shapes]
+    parts = torch.split(total, [shard.numel() for shard in shards])
     grads: Grads = [
-        part.to(weight).view_as(weight) if has else None
-        for weight, part, has in zip(weights, parts, is_there, strict=True)
+        like(shape, part.to(shard).view(shard.shape)) if has else None
+        for shape, shard, part, has in zip(shapes, shards, parts, is_there, strict=True)
     ]
     for holder in holders:
         holder.sum_up(update, grads[: len(holder.weights)])

@@ -2,7 +2,8 @@
 
     close    after the last backward of an update: take its gradients
     sum_up   what an exchange made of them; the last one makes them whole, and they are measured
-    apply    change the weights
+    apply    change the weights, or this copy's part of them
+    complete take what other copies have made of theirs
 
 Between the first and the last, norms and gradients of other devices arrive, while microbatches go
 on. Knows gradients; knows neither lanes nor messages.
@@ -10,7 +11,7 @@ on. Knows gradients; knows neither lanes nor messages.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 import torch
@@ -19,8 +20,10 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from weft.runtime.device.accelerator import onto, used_here
+from weft.runtime.device.shards import local, placed
 from weft.runtime.weights.exchange import Grads
 from weft.runtime.weights.policy import Policy
+from weft.runtime.weights.shards import Shard
 from weft.runtime.weights.versions import Newest, Stash
 
 
@@ -31,6 +34,7 @@ class ParameterGroup:
     stage      where they are updated first: their home
     places     where they stand in the model; None where another copy is measured
     exchanges  how many make their gradients whole
+    shard      what of them this copy updates, where that is not all
     """
 
     def __init__(
@@ -43,11 +47,15 @@ class ParameterGroup:
         places: Sequence[int] | None,
         made: tuple[Optimizer | None, LRScheduler | None],
         exchanges: int,
+        shard: Shard | None = None,
     ) -> None:
         self.number, self.stage, self.store, self._policy = number, stage, store, policy
         self.weights: Sequence[nn.Parameter] = store.parameters
         self._places, self._exchanges = places, exchanges
-        self.optimizer, self._scheduler = made
+        self.given, self._applied = shard, -1  # what its optimizer is made for
+        self.shard = shard and shard.only(self.weights)
+        self.is_scattered = shard is not None and not policy.updating.is_measuring
+        self.optimizer, self.scheduler = made
         self._closed: dict[int, Grads] = {}
         self._missing: dict[int, int] = {}  # exchanges to come, by update
         self._before: Grads = []  # gradients that are the user's
@@ -63,14 +71,16 @@ class ParameterGroup:
 
     def close(self, update: int) -> None:
         """Take the gradients of an update: what comes from now on belongs to the next one."""
-        grads = [weight.grad for weight in self.weights]
+        grads = [
+            None if weight.grad is None else placed(weight.grad, weight) for weight in self.weights
+        ]
         for weight in self.weights:
             weight.grad = None
         scale = self._policy.scale(update)
         if scale != 1:
             for grad in grads:
                 if grad is not None:
-                    grad.mul_(1 / scale)
+                    local(grad).mul_(1 / scale)
         self._closed[update], self._missing[update] = grads, self._exchanges
         self._look(update)
 
@@ -80,7 +90,7 @@ class ParameterGroup:
             ratio = self._policy.scale(update + 1) / self._policy.scale(update)
             for weight in self.weights if ratio != 1 else ():
                 if weight.grad is not None:
-                    weight.grad.mul_(ratio)
+                    local(weight.grad).mul_(ratio)
 
     def closed(self, update: int) -> Grads:
         """The gradients of an update; a copy that no microbatch has passed has none."""
@@ -120,12 +130,14 @@ class ParameterGroup:
 
     def apply(self, update: int) -> None:
         """Change the weights by the gradients of an update, if nothing is wrong with them."""
+        self._applied = update
         if self._policy.is_carried(update):
             self.store.update(_nothing)
             return
-        grads = self._closed.pop(update)
+        grads = self._own(self._closed.pop(update))
         if self._exchanges:
-            used_here(grads)  # summed up on another stream
+            # which were summed up on another stream
+            used_here(local(grad) for grad in grads if grad is not None)
         verdict = self._policy.verdict(update, self.number, self.stage)
         if not verdict.is_good:
             self.store.update(_nothing)
@@ -136,8 +148,49 @@ class ParameterGroup:
             for grad in grads:
                 if grad is not None:
                     factor = onto(verdict.factor, grad.device) if factor is None else factor
-                    grad.mul_(factor)
-        self.store.update(partial(self._step, update, grads))
+                    local(grad).mul_(factor)
+        if self.shard is None:
+            self.store.update(partial(self._step, update, grads))
+        else:
+            change = partial(self._step_shard, self.shard, update, grads)
+            self.store.update(change, is_whole=False)
+
+    def _own(self, grads: Grads) -> Grads:
+        """The gradients of what this copy updates: a norm needs the sums whole until here."""
+        shard = self.shard
+        if shard is None or self.is_scattered:
+            return grads
+        return shard.parts_of(grads, shard.copy)
+
+    def _step_shard(self, shard: Shard, update: int, grads: Grads) -> None:
+        """Let the optimizer see its parts of the weights and of these gradients."""
+        shard.look()
+        for part, grad in zip(shard.owned, grads, strict=True):
+            part.grad = grad
+        if self.optimizer is not None:
+            self._change(self.optimizer, self._policy.rate(self.stage, update))
+        for part in shard.owned:
+            part.grad = None
+
+    # between copies that update a part each
+
+    def is_made(self, update: int) -> bool:
+        """Whether this copy has done its part of an update."""
+        return self._applied >= update
+
+    @property
+    def made(self) -> list[Tensor]:
+        """This copy's parts of the newest weights."""
+        assert self.shard is not None
+        self.shard.look()
+        return [part.data for part in self.shard.owned]
+
+    def complete(self, parts: Mapping[int, Tensor]) -> None:
+        """Take what other copies have made of their parts: the newest weights are whole."""
+        assert self.shard is not None
+        for copy, flat in parts.items():
+            self.shard.write(copy, flat)
+        self.store.complete()
 
     def _step(self, update: int, grads: Grads) -> None:
         """Let the optimizer see these gradients, whatever has come since."""
@@ -160,8 +213,8 @@ class ParameterGroup:
         optimizer.step()
         for group, own in zip(optimizer.param_groups, rates, strict=False):
             group["lr"] = own
-        if self._scheduler is not None:
-            self._scheduler.step()
+        if self.scheduler is not None:
+            self.scheduler.step()
 
     def give_up(self) -> None:
         """Forget all gradients of a step that failed but those that the user had."""
@@ -183,9 +236,9 @@ def _nothing() -> None:
 
 
 def _norms(places: Sequence[int], grads: Grads) -> tuple[list[int], Tensor]:
-    """The norm of every gradient, and whose it is."""
+    """The norm of every gradient, or of its shard that is here, and whose it is."""
     found = {
-        place: torch.linalg.vector_norm(grad)
+        place: torch.linalg.vector_norm(local(grad))
         for place, grad in zip(places, grads, strict=True)
         if grad is not None
     }

@@ -64,6 +64,10 @@ class Norms:
         for measured in [one for one in [*self._known] if one.update < before]:
             del self._known[measured]
 
+    def restart(self) -> None:
+        """Drop all norms: updates are counted from elsewhere."""
+        self._known.clear()
+
     def _on_norms(self, _: int, content: bytes) -> None:
         measured = Measured(*HEAD.unpack_from(content))
         self._known[measured] = dict(ENTRY.iter_unpack(content[HEAD.size :]))

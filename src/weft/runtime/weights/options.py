@@ -67,6 +67,7 @@ class Updating:
     nonfinite  what to do when a loss or a norm is not finite
     precision  in which types stages compute, and values pass between them
     scale      by how much losses are enlarged, for half precision
+    is_sharded whether copies of a stage share its optimizer state
     """
 
     factories: Factories = NO_FACTORIES
@@ -76,6 +77,7 @@ class Updating:
     staleness: Staleness | None = None
     precision: Precision = FULL
     scale: Scale | float | None = None
+    is_sharded: bool = False
 
     @property
     def is_measuring(self) -> bool:

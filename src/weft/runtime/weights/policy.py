@@ -14,7 +14,8 @@ from weft.errors import NonfiniteError
 from weft.runtime.ranks.losses import LossReports, RunLosses
 from weft.runtime.weights.norms import Measured, Norms
 from weft.runtime.weights.options import Updating
-from weft.runtime.weights.scaling import scaling_of
+from weft.runtime.weights.peers import Peers
+from weft.runtime.weights.scaling import Scaling, scaling_of
 from weft.runtime.weights.staleness import Versions
 
 REMEDY = "nonfinite='skip' leaves such updates out"
@@ -50,9 +51,10 @@ class Policy:
         senders: Mapping[int, Sequence[Sender]],
         norms: Norms,
         reports: LossReports,
+        peers: Peers,
     ) -> None:
         self.updating, self.versions, self.senders = updating, versions, senders
-        self._measured, self._reported = norms, reports
+        self._measured, self._reported, self._peers = norms, reports, peers
         self.scaling = scaling_of(updating.scale)
         self.origin = 0
         self.keeps_gradients = updating.factories.optimizer is None
@@ -95,7 +97,7 @@ class Policy:
     def _judged(self, update: int, group: int, stage: int | None) -> Verdict:
         if update in self._carried:
             return Verdict(is_good=True)
-        reason, norm, is_overflow = self._bad_loss(update), None, False
+        reason, norm, is_overflow = self._wrong_loss(update), None, False
         if reason is None and self.is_measuring(update) and group in self.senders:
             norm = self.norm(update, group)
             if not torch.isfinite(norm):
@@ -127,14 +129,22 @@ class Policy:
         for sender in senders:
             found |= self._measured.wait(Measured(update, sender.group), sender.device)
         dtype = reduce(torch.promote_types, (sender.dtype for sender in senders))
+        found = self._peers.norms(found, dtype)
         norms = torch.tensor([found[place] for place in sorted(found)], dtype=torch.float64)
         norm: Tensor = torch.linalg.vector_norm(norms.to(dtype))
         return norm
 
-    def _bad_loss(self, update: int) -> str | None:
-        """What is wrong with the losses of an update, if anybody wants to know."""
+    def _wrong_loss(self, update: int) -> str | None:
+        """What is wrong with a loss here or where others hold shards of the same weights."""
         if self.updating.nonfinite == "ignore":
             return None
+        reason = self._bad_loss(update)
+        if self._peers.any(is_so=reason is not None) and reason is None:
+            return f"the loss of step {update + 1} is not finite in another pipeline of the mesh"
+        return reason
+
+    def _bad_loss(self, update: int) -> str | None:
+        """What is wrong with the losses of an update."""
         for step in [*sorted(self._piled(update)), update]:
             wrong = _described(self._reported.wait(self._losses[step]))
             if wrong is not None:
@@ -162,14 +172,34 @@ class Policy:
         if self.scaling is None:
             return 1.0
         known = self.origin + self.versions.oldest(update - self.origin)
-        while self.scaling.known < known:
-            before = self.scaling.known
+        self._learn(self.scaling, known)
+        return self.scaling.after(known)
+
+    def settle(self, updates: int) -> None:
+        """Learn how all updates went that were made."""
+        if self.scaling is not None:
+            self._learn(self.scaling, updates)
+
+    def _learn(self, scaling: Scaling, known: int) -> None:
+        """Let a scale know how the first updates went."""
+        while scaling.known < known:
+            before = scaling.known
             if before in self._carried:
-                self.scaling.keep()
+                scaling.keep()
                 continue
             norms = [self.norm(before, group) for group in self.senders]
-            self.scaling.add(is_good=bool(torch.isfinite(torch.stack(norms)).all()))
-        return self.scaling.after(known)
+            scaling.add(is_good=bool(torch.isfinite(torch.stack(norms)).all()))
+
+    def resume(self, updates: int) -> None:
+        """Forget all updates of before: as many were made elsewhere."""
+        self._losses.clear()
+        self._carried.clear()
+        self._verdicts.clear()
+        self.norms.clear()
+        self.refusal = None
+        self._measured.restart()
+        if self.scaling is not None:
+            self.scaling.resume(updates, [(0, self.scaling.after(0))], 0)
 
     def forget(self, before: int) -> None:
         """Drop what is known of updates that are over everywhere in this process."""

@@ -6,6 +6,7 @@ finds the same one, whatever the order in which they run.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 
@@ -51,6 +52,21 @@ class Scaling:
     def after(self, updates: int) -> float:
         """The scale once as many updates are known."""
         return self._values[updates]
+
+    @property
+    def history(self) -> tuple[list[tuple[int, float]], int]:
+        """After how many updates it became what, and how many good ones came since the last."""
+        steps = enumerate(zip([None, *self._values], self._values, strict=False))
+        return [(index, value) for index, (before, value) in steps if value != before], self._good
+
+    def resume(self, updates: int, changes: Sequence[tuple[int, float]], good: int) -> None:
+        """Go on after as many updates."""
+        values = list[float]()
+        for index, value in changes:
+            values += values[-1:] * (index - len(values))
+            values.append(value)
+        self._values = values + values[-1:] * (updates + 1 - len(values))
+        self._good = good
 
 
 def scaling_of(scale: Scale | float | None) -> Scaling | None:

@@ -19,10 +19,9 @@ from typing import NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.graph import saved_tensors_hooks
 
-from weft.errors import InputError, WeftError
-from weft.runtime.stage.cast import cast_from
+from weft.errors import WeftError
+from weft.runtime.device.shards import is_sharded
 from weft.runtime.stage.deferred import accumulate, hooked
 
 Leaves: TypeAlias = dict[str, Tensor]
@@ -38,17 +37,32 @@ class Newest:
     def __init__(self, named: Iterable[tuple[str, nn.Parameter]]) -> None:
         self.parameters, self.newest = [weight for _, weight in named], 0
 
-    def update(self, change: Callable[[], object]) -> None:
+    def update(self, change: Callable[[], object], *, is_whole: bool = True) -> None:
         """Make the next version: the newest, changed."""
         torch.clear_autocast_cache()  # of weights as they were
         change()
         self.newest += 1
 
+    def complete(self) -> None:
+        """They are what forwards compute with."""
+
     def restart(self) -> None:
         """Nothing is predicted."""
 
+    def resume(self, newest: int, versions: Mapping[int, Leaves]) -> None:
+        """Go on from a version."""
+        self.newest = newest
+
     def look(self) -> None:
         """What a user has changed is what forwards compute with."""
+
+
+class Unseen(NamedTuple):
+    """What forwards do not see yet: where it goes, and from what it is predicted how far."""
+
+    leaves: Leaves
+    ahead: int
+    last: Sequence[Tensor]
 
 
 class Stash:
@@ -58,7 +72,8 @@ class Stash:
     ahead  by how many updates a version's leaves are predicted, each like the last one
     since  the version after which they are
 
-    With either the leaves differ from the newest weights, which then have memory of their own.
+    With either the leaves differ from the newest weights, which then have memory of their own; so
+    do weights of which this process has a shard, as a DTensor keeps its memory.
     """
 
     def __init__(
@@ -74,12 +89,14 @@ class Stash:
         self._types = {name: types.get(name, w.dtype) for name, w in self._weights.items()}
         is_cast = any(self._types[name] != weight.dtype for name, weight in self._weights.items())
         self._copies, self._ahead, self._since = copies, ahead, since
-        self._is_apart = is_cast or ahead > 0
+        is_sharded_out = any(map(is_sharded, self._weights.values()))  # these cannot be moved
+        self._is_apart = is_cast or ahead > 0 or is_sharded_out
         self._is_summing = False  # whether leaves keep the gradients of a backward until its end
         self._slots: list[Leaves | None] = [None] * copies
         self._held: list[int] = [0] * copies  # versions, one for each slot
         self._users: list[int] = [0] * copies  # forwards whose backward is to come
         self.newest = 0
+        self._unseen: Unseen | None = None
         # `.data` counts changes apart, so that a step on one slot leaves graphs of another valid.
         first = {name: weight.data for name, weight in self._weights.items()}
         if self._is_apart:
@@ -89,6 +106,21 @@ class Stash:
     @property
     def names(self) -> list[str]:
         return [*self._weights]
+
+    @property
+    def types(self) -> Mapping[str, torch.dtype]:
+        """What forwards compute with."""
+        return self._types
+
+    @property
+    def most(self) -> int:
+        """How many versions are kept at most."""
+        return self._copies
+
+    @property
+    def is_predicting(self) -> bool:
+        """Whether forwards see other values than those of a version."""
+        return self._ahead > 0
 
     @property
     def parameters(self) -> list[nn.Parameter]:
@@ -126,13 +158,37 @@ class Stash:
         """Nothing is in flight any more."""
         self._users = [0] * self._copies
 
+    def kept(self) -> dict[int, Leaves]:
+        """What the newest weights do not show: older versions, and the newest as predicted."""
+        first = self.newest + (1 if self._ahead else 0)
+        versions = range(max(0, self.newest - self._copies + 1), first)
+        found = [one for one in versions if self._held[one % self._copies] == one]
+        there = {one: self._slots[one % self._copies] for one in found}
+        return {version: leaves for version, leaves in there.items() if leaves is not None}
+
+    @torch.no_grad()
+    def resume(self, newest: int, versions: Mapping[int, Leaves]) -> None:
+        """Go on from a version, which the weights are, and from others, where there are any."""
+        leaves = self.leaves(self.newest)  # at which the parameters look, unless these are apart
+        self._slots, self._users = [None] * self._copies, [0] * self._copies
+        self._slots[newest % self._copies] = leaves
+        self._held, self.newest, self._since = [newest] * self._copies, newest, newest
+        if self._is_apart:
+            for name, leaf in leaves.items():
+                leaf.data.copy_(self._weights[name])
+        for version, values in versions.items():
+            room = self._room(version % self._copies)
+            for name, leaf in room.items():
+                leaf.data.copy_(values[name])
+            self._held[version % self._copies] = version
+
     @torch.no_grad()
     def look(self) -> None:
         """Let forwards see what a user has done to the weights while nothing was in flight."""
-        newest = self.leaves(self.newest)
+        newest, is_seen = self.leaves(self.newest), self._unseen is None
         for name, weight in self._weights.items():
             newest[name].requires_grad_(weight.requires_grad)
-            if self._is_apart and not self._ahead and not any(self._users):
+            if is_seen and self._is_apart and not self._ahead and not any(self._users):
                 newest[name].data.copy_(weight)
 
     @torch.no_grad()
@@ -144,8 +200,8 @@ class Stash:
                 leaf.data.copy_(self._weights[name])
 
     @torch.no_grad()
-    def update(self, change: Callable[[], object]) -> None:
-        """Make the next version: the newest, changed."""
+    def update(self, change: Callable[[], object], *, is_whole: bool = True) -> None:
+        """Make the next version: the newest, changed; `complete` follows if not all of it is."""
         torch.clear_autocast_cache()  # of what is about to be written over
         before, after = self.newest % self._copies, (self.newest + 1) % self._copies
         if self._users[after]:
@@ -154,6 +210,8 @@ class Stash:
             )
         if self._is_apart:
             self._change_apart(change, after)
+            if is_whole:
+                self.complete()
         else:
             self._move(before, after)
             change()
@@ -171,13 +229,21 @@ class Stash:
             weight.data = target[name].data
 
     def _change_apart(self, change: Callable[[], object], after: int) -> None:
-        """Change the parameters where they are, and write what forwards shall see of them."""
+        """Change the parameters where they are; what forwards shall see of them comes next."""
         ahead = self._ahead if self.newest >= self._since else 0
         last = [weight.clone() for weight in self._weights.values() if ahead]
         change()
-        target = self._room(after)
+        self._unseen = Unseen(self._room(after), ahead, last)
+
+    @torch.no_grad()
+    def complete(self) -> None:
+        """The newest weights are whole: let forwards see them."""
+        if self._unseen is None:
+            return
+        target, ahead, last = self._unseen
         for index, (name, weight) in enumerate(self._weights.items()):
             target[name].data.copy_(weight + ahead * (weight - last[index]) if ahead else weight)
+        self._unseen = None
 
     def _room(self, slot: int) -> Leaves:
         found = self._slots[slot]
@@ -222,65 +288,3 @@ class Stash:
         if self._slots[slot] is None or self._held[slot] != version:
             raise WeftError(f"version {version} is not kept; the newest is {self.newest}")
         return slot
-
-
-@contextmanager
-def following(stashes: Sequence[Stash]) -> Iterator[None]:
-    """Let backwards of what runs here find the newest weights, as they are by then.
-
-    What autograd saves of a leaf, or of its cast under autocast, is kept as a place in its weight,
-    which may change meanwhile.
-    """
-    weights = {
-        _storage(leaf): stash.weight(name)
-        for stash in stashes
-        for name, leaf in stash.leaves(stash.newest).items()
-    }
-
-    def pack(saved: Tensor) -> Tensor | Place:
-        found = cast_from(saved)
-        leaf = saved if found is None else found
-        weight = weights.get(_storage(leaf))
-        if weight is None:
-            return saved
-        types, offset = (leaf.dtype, saved.dtype), int(saved.storage_offset())
-        return Place(weight, types, saved.size(), saved.stride(), offset)
-
-    is_running = True
-
-    def unpack(packed: Tensor | Place) -> Tensor:
-        if is_running:
-            raise InputError(
-                "a stage differentiates inside its forward, and this program stashes nothing: a"
-                " backward looks up newer weights, and this one would not. Use a schedule that"
-                " stashes"
-            )
-        return _found(packed)
-
-    with saved_tensors_hooks(pack, unpack):
-        try:
-            yield
-        finally:
-            is_running = False
-
-
-def _storage(value: Tensor) -> int:
-    return value.untyped_storage().data_ptr()
-
-
-class Place(NamedTuple):
-    """A view of a weight, in the type that stages compute with, and then in that of the view."""
-
-    weight: nn.Parameter
-    types: tuple[torch.dtype, torch.dtype]
-    size: Sequence[int]
-    stride: Sequence[int]
-    offset: int
-
-
-def _found(packed: Tensor | Place) -> Tensor:
-    if isinstance(packed, Tensor):
-        return packed
-    computed, seen = packed.types
-    newest = packed.weight.detach().to(computed).to(seen)
-    return newest.as_strided(packed.size, packed.stride, packed.offset)

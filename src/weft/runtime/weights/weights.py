@@ -13,14 +13,19 @@ from torch.optim import Optimizer
 from weft.ir.graph import Backward
 from weft.ir.program import Program
 from weft.ir.weights import StageGroups
+from weft.lower.sums import gathers
 from weft.runtime.ranks.agreement import Modules
 from weft.runtime.ranks.world import World
 from weft.runtime.stage.modules import refuse_unfrozen
 from weft.runtime.weights.exchange import Exchange, Member
+from weft.runtime.weights.gather import Gather, GatherMember
 from weft.runtime.weights.groups import ParameterGroup
 from weft.runtime.weights.method import check_method
 from weft.runtime.weights.options import Updating
+from weft.runtime.weights.peers import Peers
 from weft.runtime.weights.policy import Policy, Sender
+from weft.runtime.weights.scatter import OwnGrads, Scatter
+from weft.runtime.weights.shards import Made, Shard, sharded
 from weft.runtime.weights.staleness import Versions, under_way
 from weft.runtime.weights.ties import End
 from weft.runtime.weights.versions import Newest, Stash
@@ -59,6 +64,7 @@ class Weights:
         updating: Updating,
         norms: StageGroups,
         world: World,
+        device: torch.device,
     ) -> None:
         self._program, self._numbers, self._model, self._updating = (
             program,
@@ -69,9 +75,14 @@ class Weights:
         check_method(program, model.stages, updating)
         senders = [self._senders(stages) for stages in norms]
         by_group = {sender.group: found for found in senders for sender in found}
-        self.policy = Policy(updating, Versions(program), by_group, world.norms, world.losses)
+        weights = [weight for stage in model.stages for weight in stage.parameters()]
+        peers = Peers(weights, device)
+        self.policy = Policy(
+            updating, Versions(program), by_group, world.norms, world.losses, peers
+        )
         self._resident = model.resident
         self._pipes = range(len(program.placement.pipes))
+        self._is_sharded = gathers(program)
         self._places = _places(model.stages)
         self._without_optimizer: list[tuple[int, Sequence[tuple[str, nn.Parameter]]]] = []
         self.groups: dict[tuple[int, int], list[ParameterGroup]] = {}
@@ -79,7 +90,9 @@ class Weights:
         self._own: dict[tuple[int, int], ParameterGroup] = {}
         for holder in model.modules:
             self.groups[holder] = [*self._grouped(*holder)]
+        self._numbers_taken = 0  # of exchanges and gathers, the same on all ranks
         self._exchanges = dict(self._between_copies(world))
+        self._gathers = dict(self._of_shards(world))
 
     # what actions ask for
 
@@ -90,6 +103,10 @@ class Weights:
     def exchange(self, pipe: int, stage: int, tie: int | None) -> Exchange | None:
         """What sums gradients over pipes, or over the ends of a tied weight, if any."""
         return self._exchanges.get((EVERY_PIPE, stage) if tie is None else (pipe, _key(tie)))
+
+    def gather(self, stage: int, tie: int | None) -> Gather | None:
+        """What makes the weights of a stage whole, or its end of a tied one, if any."""
+        return self._gathers.get((stage, tie))
 
     def stashes(self, pipe: int, stage: int) -> list[Stash]:
         """Of which a forward of the stage uses a version each."""
@@ -140,12 +157,20 @@ class Weights:
             group.give_up()
         for exchange in self._exchanges.values():
             exchange.restart()
+        for gather in self._gathers.values():
+            gather.restart()
 
     def restart(self, update: int) -> None:
         """Let this update be the first of the program."""
         self.policy.origin = update
         for group in self.all_groups:
             group.store.restart()
+
+    def resume(self, updates: int, position: int) -> None:
+        """Go on after as many updates, of which the last ones belong to this run of the program."""
+        self.give_up()
+        self.policy.resume(updates)
+        self.policy.origin = updates - position
 
     # building
 
@@ -196,8 +221,9 @@ class Weights:
     ) -> ParameterGroup | None:
         home = stage if tie is None else self._model.ties[tie][0].stage
         types = self._updating.precision.types_of(self._model.modules[pipe, stage])
-        made, store = self._updating.factories.both(named), self._store(home, named, types)
-        if made[0] is None and self._updating.factories.optimizer is not None:
+        (made, shard), store = self._optimizer(pipe, stage, named), self._store(home, named, types)
+        is_still = not any(weight.requires_grad for _, weight in named)
+        if is_still and self._updating.factories.optimizer is not None:
             self._without_optimizer.append((stage, named))
         if store is None:
             return None
@@ -211,7 +237,18 @@ class Weights:
             places=places if pipe == 0 and stage == home else None,
             made=made,
             exchanges=(len(self._pipes) > 1) + (tie is not None),
+            shard=shard,
         )
+
+    def _optimizer(
+        self, pipe: int, stage: int, named: Sequence[tuple[str, nn.Parameter]]
+    ) -> tuple[Made, Shard | None]:
+        """Of all weights, or of the share of them that this copy updates."""
+        factories = self._updating.factories
+        if not self._is_sharded:
+            return factories.both(named), None
+        shard, made = sharded(stage, named, factories, pipe, len(self._pipes))
+        return made, shard
 
     def _store(
         self,
@@ -236,20 +273,44 @@ class Weights:
 
     def _between_copies(self, world: World) -> Iterator[tuple[tuple[int, int], Exchange]]:
         """Of each stage over its pipes, and of each tied weight over its stages."""
-        ahead, number = under_way(self._program), 0
+        ahead = under_way(self._program)
         if len(self._pipes) > 1:
             for stage in range(self._program.stages):
-                members = [self._member(pipe, stage) for pipe in self._pipes]
-                if any(member.holders for member in members):
+                number, members = self._number(), [self._member(p, stage) for p in self._pipes]
+                shards = self._scattered(stage)
+                if shards:
+                    made = Scatter(number, members, world.transport, ahead, shards)
+                    yield (EVERY_PIPE, stage), made
+                elif any(member.holders for member in members):
                     yield (EVERY_PIPE, stage), Exchange(number, members, world.transport, ahead)
-                number += 1
         for tie, ends in enumerate(self._model.ties):
             for pipe in self._pipes:
+                number = self._number()
                 members = [self._member(pipe, end.stage, tie) for end in ends]
                 if any(member.holders for member in members):
                     exchange = Exchange(number, members, world.transport, ahead, is_tied=True)
                     yield (pipe, _key(tie)), exchange
-                number += 1
+
+    def _number(self) -> int:
+        """Of the next exchange or gather."""
+        self._numbers_taken += 1
+        return self._numbers_taken - 1
+
+    def _scattered(self, stage: int) -> list[Shard]:
+        """How the weights of a stage are cut, where each copy gets its share of the sums."""
+        groups = next((self.groups[p, stage] for p in self._pipes if (p, stage) in self.groups), [])
+        return [g.shard for g in groups if g.shard is not None and g.is_scattered]
+
+    def _of_shards(self, world: World) -> Iterator[tuple[tuple[int, int | None], Gather]]:
+        """Of each stage over its pipes, and of each of its ends of tied weights."""
+        ahead = under_way(self._program)
+        for stage in range(self._program.stages if self._is_sharded else 0):
+            for tie in (None, *range(len(self._model.ties))):
+                number, groups = self._number(), [self.group(p, stage, tie) for p in self._pipes]
+                devices = [pipe[stage] for pipe in self._program.placement.pipes]
+                if any(groups):
+                    members = [*map(GatherMember, devices, groups)]
+                    yield (stage, tie), Gather(number, members, world.transport, ahead)
 
     def _member(self, pipe: int, stage: int, tie: int | None = None) -> Member:
         device = self._program.placement.pipes[pipe][stage]
@@ -257,7 +318,8 @@ class Weights:
             return Member(device, None)
         if tie is None:
             return Member(device, self.groups[pipe, stage])
-        return Member(device, [self._tied[pipe, stage, tie]])
+        tied = self._tied[pipe, stage, tie]
+        return Member(device, [OwnGrads(tied) if tied.is_scattered else tied])
 
 
 def _places(stages: Sequence[nn.Module]) -> dict[End, int]:

@@ -24,7 +24,7 @@ from contenders import (
 from contenders import Setting as PlainSetting
 from leftovers import strays
 from strikes import REASON, Strike, fail, kill, note
-from verdicts import LATE, said
+from verdicts import LATE, Rank, said
 
 __all__ = [
     "LATE",
@@ -33,6 +33,7 @@ __all__ = [
     "Estimate",
     "Job",
     "PlainSetting",
+    "Rank",
     "Row",
     "Samples",
     "Strike",

@@ -25,7 +25,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from borrowed import LATE, machine, said, strays
+from borrowed import LATE, Rank, machine, said, strays
 from common import ON_CPU, backend, mps, own_host
 from rich import box
 from rich.console import Console
@@ -73,15 +73,6 @@ def jobs_of(arguments: argparse.Namespace, transport: str) -> Iterator[Job]:
             phase=arguments.phases[turn % len(arguments.phases)],
         )
         yield job._replace(call=chance.randrange(job.moments))
-
-
-class Rank(NamedTuple):
-    """How a rank has ended: seconds until its error, and until it was gone; its last words."""
-
-    raised: float | None
-    seconds: float | None
-    code: int | None
-    said: str
 
 
 class Outcome(NamedTuple):

@@ -227,12 +227,12 @@ REFUSED_FILES = {  # by what a file is called and has in it, and what is given o
         ("x.txt", "", "")
     ),
     r"x\.txt: give a \.safetensors file, a folder": ("x.txt", "", "x.txt"),
-    r"is no safetensors file": ("x.safetensors", "nothing", "x.safetensors"),
+    r"is not a safetensors file": ("x.safetensors", "nothing", "x.safetensors"),
     r"cannot be read tensor by tensor": ("x.bin", "nothing", "x.bin"),
     r"names files that are not there: \['2\.safetensors'\]": (
         (INDEX, '{"weight_map": {"0.weight": "2.safetensors"}}', "")
     ),
-    r"is no index of a sharded checkpoint": (INDEX, "[]", ""),
+    r"is not the index of a sharded checkpoint": (INDEX, "[]", ""),
 }
 
 
@@ -259,4 +259,4 @@ def test_what_is_no_checkpoint_is_refused(text: str, tmp_path: Path) -> None:
 
 def test_a_file_with_more_than_weights_is_refused(tmp_path: Path) -> None:
     torch.save({"model": STATE}, tmp_path / "x.pt")
-    refused(tmp_path / "x.pt", r"is no state_dict: 'model' is of type .*Dict, not a tensor")
+    refused(tmp_path / "x.pt", r"is not a state_dict: 'model' is of type .*Dict, not a tensor")

@@ -374,7 +374,7 @@ def test_other_shapes_and_types_are_named(tmp_path: Path) -> None:
 
 def test_a_folder_that_is_no_save_is_refused(tmp_path: Path) -> None:
     pipeline = pipeline_of(SYNCHRONOUS)
-    with pytest.raises(SaveError, match="is no save of a pipeline"):
+    with pytest.raises(SaveError, match="is not a save of a pipeline"):
         pipeline.load(tmp_path)
     (tmp_path / "weft.json").write_text("[]")
     with pytest.raises(SaveError, match="cannot be read"):

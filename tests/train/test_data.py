@@ -141,8 +141,8 @@ def test_a_token_beyond_the_vocabulary_is_refused(tmp_path: Path) -> None:
         ("one.bin", b"abc", "3 bytes, which make no whole number of uint16"),
         ("one.npy", b"", "cannot be read"),
         ("one.npy", b"PK\x03\x04 and so on", "magic string"),
-        ("one.txt", b"\xff\xfe\xfa", "no text in UTF-8; a file of tokens ends in .bin or .npy"),
-        ("one", b"\xff\xfe\xfa", "no text in UTF-8"),
+        ("one.txt", b"\xff\xfe\xfa", "not text in UTF-8; a file of tokens ends in .bin or .npy"),
+        ("one", b"\xff\xfe\xfa", "not text in UTF-8"),
     ],
 )
 def test_what_does_not_read_is_refused(

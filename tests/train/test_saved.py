@@ -28,7 +28,7 @@ def test_a_folder_says_what_it_is_read_with(monkeypatch: pytest.MonkeyPatch) -> 
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        (None, "is a folder without state.json, so it is no dataset that `save_to_disk` wrote"),
+        (None, "is a folder without state.json, so it is not a dataset that `save_to_disk` wrote"),
         ("{", "is it damaged"),
         ("[]", "is it damaged"),
         ('{"_data_files": []}', "names no files of rows"),
@@ -101,5 +101,5 @@ def test_other_columns_and_damage_are_refused(tmp_path: Path) -> None:
 
 def test_a_column_is_for_folders(tmp_path: Path) -> None:
     (tmp_path / "one.txt").write_text("weaving")
-    with pytest.raises(InputError, match="is no saved dataset, which alone has a --column"):
+    with pytest.raises(InputError, match="is not a saved dataset, which alone has a --column"):
         data_of(tmp_path / "one.txt", column="text")

@@ -252,7 +252,7 @@ def model_called(name: str) -> Transformer:
 def _found(
     name: str, presets: Mapping[str, Described], read: Callable[[str], Described]
 ) -> Described:
-    """A preset, or else what a file describes; gpt-6.2b has a suffix and is no file."""
+    """A preset, or else what a file describes; gpt-6.2b has a suffix and is not a file."""
     if name not in presets and is_model_file(name):
         return read(name)
     kind = "model" if presets is MODELS else "device"

@@ -93,7 +93,7 @@ def data_of(
     """A user's data: a saved dataset, tokens where the name ends in .bin or .npy, or a text."""
     ending = path.suffix.lower()
     if column is not None and not is_saved(path):
-        raise InputError(f"{path} is no saved dataset, which alone has a --column; leave it out")
+        raise InputError(f"{path} is not a saved dataset, which alone has a --column; leave it out")
     if ending == ".bin":
         return _token_file(path, token_type or USUAL_TYPE, vocabulary)
     if token_type is not None:
@@ -180,7 +180,7 @@ def _codes(text: str) -> Tokens:
 def _text_of(path: Path) -> Text:
     if path.is_dir():
         raise InputError(
-            f"{path} is a folder without {STATE}, so it is no dataset that `save_to_disk` wrote;"
+            f"{path} is a folder without {STATE}, so it is not a dataset that `save_to_disk` wrote;"
             f" give such a folder, a text, or tokens in .bin or .npy"
         )
     if not path.is_file():
@@ -192,7 +192,7 @@ def _text_of(path: Path) -> Text:
         raise InputError(f"{path} cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:
         raise InputError(
-            f"{path} is no text in UTF-8; a file of tokens ends in .bin or .npy"
+            f"{path} is not text in UTF-8; a file of tokens ends in .bin or .npy"
         ) from None
     if len(text) > MOST_TEXT:
         raise InputError(

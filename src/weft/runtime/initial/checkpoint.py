@@ -102,8 +102,8 @@ def _of_folder(folder: Path) -> Checkpoint:
             files = {name: folder / file for name, file in index["weight_map"].items()}
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise InputError(
-                f"{folder / INDEX} is no index of a sharded checkpoint: it needs a weight_map from"
-                f" names to files ({error!r})"
+                f"{folder / INDEX} is not the index of a sharded checkpoint: it needs a weight_map"
+                f" from names to files ({error!r})"
             ) from error
         absent = sorted({file.name for file in files.values() if not file.exists()})
         if absent:
@@ -127,7 +127,7 @@ def _opened(path: Path) -> safe_open:
     try:
         return safe_open(path, framework="pt", device="cpu")
     except Exception as error:
-        raise InputError(f"{path} is no safetensors file: {error}") from error
+        raise InputError(f"{path} is not a safetensors file: {error}") from error
 
 
 def _names(path: Path) -> list[str]:
@@ -149,7 +149,7 @@ def _state_dict(path: Path) -> Mapping[str, Tensor]:
     for name, one in found.items():
         if not isinstance(one, Tensor):
             raise InputError(
-                f"{path} is no state_dict: {name!r} is of type {type(one).__name__}, not a tensor;"
-                f" give the part of it that has the weights, as a mapping"
+                f"{path} is not a state_dict: {name!r} is of type {type(one).__name__}, not a"
+                f" tensor; give the part of it that has the weights, as a mapping"
             )
     return found

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from weft.errors import InputError, SaveError
 
-MANIFEST = "weft.json"  # written last: a folder without it is no save
+MANIFEST = "weft.json"  # written last: a folder without it is not a save
 STEP = re.compile(r"step-(\d+)")
 PARTIAL = re.compile(r"\.(.+)\.[0-9a-f]+\.partial")
 

@@ -120,7 +120,7 @@ def read_manifest(folder: str | Path) -> Manifest:
     path = folder / MANIFEST
     if not path.is_file():
         raise SaveError(
-            f"{folder} is no save of a pipeline, as it has no {MANIFEST}: give a folder that"
+            f"{folder} is not a save of a pipeline, as it has no {MANIFEST}: give a folder that"
             f" Pipeline.save has written; weft.runtime.saves.newest(run) finds the last of a run"
         )
     try:

@@ -64,8 +64,8 @@ def split(
         )
     if not isinstance(model, nn.Sequential):
         raise InputError(
-            f"{type(model).__name__} is no nn.Sequential; give example=, a batch with which it is"
-            f" traced, or a list of modules, one per stage"
+            f"{type(model).__name__} is not an nn.Sequential; give example=, a batch with which it"
+            f" is traced, or a list of modules, one per stage"
         )
     if stages is None:
         raise InputError("give the number of stages")

@@ -15,7 +15,7 @@ def sliced(model: nn.Module, *, stages: int, layers: Sequence[int] | None = None
     """Slices of a sequential model: as equal as can be, or of given numbers of layers."""
     if not isinstance(model, nn.Sequential):
         raise InputError(
-            f"{type(model).__name__} is no nn.Sequential; give a list of modules, one per stage"
+            f"{type(model).__name__} is not an nn.Sequential; give a list of modules, one per stage"
         )
     if type(model).forward is not nn.Sequential.forward or "forward" in vars(model):
         raise InputError(

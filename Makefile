@@ -6,6 +6,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input install -qq -c constraints.txt
 
+# Images of containers often forbid Python to keep what it has compiled. Then each of the hundreds of
+# processes that the tests start would compile Weft anew, and each worker every test.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help demo test check site clean

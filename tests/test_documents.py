@@ -100,6 +100,23 @@ def test_the_guide_to_running_runs() -> None:
     assert {Kind.OFFLOAD, Kind.ONLOAD} <= kinds
 
 
+def test_the_guide_to_layouts_runs() -> None:
+    names = _run("\n".join(_blocks((ROOT / "docs" / "layouts.md").read_text(), "python")))
+    assert names["reference"].updates == 1
+    assert names["compressed"].is_asynchronous is False
+
+
+def test_the_guide_to_memory_runs() -> None:
+    names = _run("\n".join(_blocks((ROOT / "docs" / "memory.md").read_text(), "python")))
+    assert names["pipeline"].moved.away == names["pipeline"].moved.home > 0
+    stages = [names["Layer"](8) for _ in range(2)]
+    program = one_f_one_b(devices=2, microbatches=2)
+    reference = Reference(copy.deepcopy(stages), program, loss=torch.nn.functional.mse_loss)
+    marked = Pipeline(stages, program, loss=torch.nn.functional.mse_loss, offload="all")
+    batch, target = torch.randn(4, 8), torch.randn(4, 8)
+    assert torch.equal(marked.step(batch, target).loss, reference.step(batch, target))
+
+
 def test_the_guide_to_gpus_runs_where_there_are_none(tmp_path: Path) -> None:
     """The same script on two ranks, with what names a GPU taken out."""
     code = _blocks((ROOT / "docs" / "gpus.md").read_text(), "python")[0]

@@ -24,11 +24,12 @@ from contenders import (
 from contenders import Setting as PlainSetting
 from leftovers import strays
 from strikes import REASON, Strike, fail, kill, note
-from verdicts import LATE, Rank, said
+from verdicts import LATE, UNSAVED, Rank, said
 
 __all__ = [
     "LATE",
     "REASON",
+    "UNSAVED",
     "Contender",
     "Estimate",
     "Job",

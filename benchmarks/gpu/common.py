@@ -15,6 +15,7 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from itertools import product
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import torch
@@ -23,11 +24,13 @@ from torch import nn
 
 from weft.ir.program import Program
 from weft.models.gpt import Block
+from weft.models.moe import moe
 
 SCHEDULES = ("1f1b", "interleaved-1f1b", "zbv", "dualpipev", "kimi-k2", "wpipe")
 ON_CPU = {"peer": "shared", "nccl": "gloo"}  # what stands for a transport where there is no GPU
 DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32}
 HEAD = 128  # hidden units of an attention head
+EXPERTS, TOP = 8, 2  # of a layer with experts, and of each token
 SERVER = "nvidia-cuda-mps-control"
 FAREWELL = 20  # seconds in which MPS ends
 
@@ -45,8 +48,13 @@ QUICK: dict[str, Any] = {
 # the command line
 
 
-def parsed(description: str | None, **defaults: Any) -> argparse.Namespace:
-    """The arguments that scripts with rows take; `--quick` only tries whether it works."""
+def parsed(
+    description: str | None, *, extra: Mapping[str, Any] = MappingProxyType({}), **defaults: Any
+) -> argparse.Namespace:
+    """The arguments that scripts with rows take; `--quick` only tries whether it works.
+
+    extra  options that one script alone has, as argparse takes them
+    """
     parser = argparse.ArgumentParser(description=(description or "").split("\n")[0])
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--schedules", nargs="+")
@@ -63,6 +71,9 @@ def parsed(description: str | None, **defaults: Any) -> argparse.Namespace:
     parser.add_argument("--timeout", type=int, default=90, help="seconds of a row")
     parser.add_argument("--json", type=Path, help="where the results go")
     parser.add_argument("--quick", action="store_true", help="smallest sizes, fewest steps")
+    parser.add_argument("--model", choices=("gpt", "moe"), default="gpt", help="of what blocks")
+    for name, settings in extra.items():
+        parser.add_argument(name, **settings)
     arguments = parser.parse_args()
     usual = {"layers": [2], "rows": 2, "context": 1024, "ranks": 4, "microbatches": 16, "share": 25}
     usual |= defaults | (QUICK if arguments.quick else {})
@@ -152,18 +163,42 @@ def work_of(setting: Setting, arguments: argparse.Namespace, *, dropout: float =
     """Stages of GPT blocks, and a batch of what they pass on, the same on every rank."""
     device, dtype = here(arguments), DTYPES[arguments.dtype]
     each = setting.layers * setting.ranks // setting.program.stages
-    heads = max(1, setting.hidden // HEAD)
+    blocks = experts if arguments.model == "moe" else gpts
 
     def stage(index: int) -> nn.Module:
         torch.manual_seed(1 + index)
         with torch.device(device):
-            made = [Block(setting.hidden, heads, dropout).to(dtype) for _ in range(each)]
-        return nn.Sequential(*made)
+            return blocks(setting.hidden, each, dropout).to(dtype)
 
     torch.manual_seed(0)
     form = (setting.microbatches * setting.sizes.rows, setting.sizes.context, setting.hidden)
     batch, target = (torch.randn(form, device=device, dtype=dtype) for _ in range(2))
     return Work(stage, batch, target)
+
+
+def gpts(hidden: int, layers: int, dropout: float) -> nn.Sequential:
+    return nn.Sequential(*(Block(hidden, heads_of(hidden), dropout) for _ in range(layers)))
+
+
+def experts(hidden: int, layers: int, dropout: float) -> nn.Sequential:
+    """Layers with experts, all of which are here; tokens are dealt out evenly."""
+    model = moe(
+        1,
+        layers=layers,
+        hidden=hidden,
+        heads=heads_of(hidden),
+        context=1,
+        experts=EXPERTS,
+        top=TOP,
+        dense=0,
+        dropout=dropout,
+        load="balanced",
+    )
+    return model[1:-1]
+
+
+def heads_of(hidden: int) -> int:
+    return max(1, hidden // HEAD)
 
 
 # ranks

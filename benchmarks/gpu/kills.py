@@ -25,7 +25,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from borrowed import LATE, Rank, machine, said, strays
+from borrowed import LATE, UNSAVED, Rank, machine, said, strays
 from common import ON_CPU, backend, mps, own_host
 from rich import box
 from rich.console import Console
@@ -125,7 +125,7 @@ def is_cause(job: Job, said: str) -> bool:
     causes = [what[job.kind]]
     if job.phase == "start-up":  # others may wait for it to come, or notice the end of its script
         causes += [gone, LATE]
-    return any(re.match(rf"weft\.errors\.\w+: {one}", said) for one in causes)
+    return any(re.match(rf"weft\.errors\.\w+: {UNSAVED}{one}", said) for one in causes)
 
 
 # a job

@@ -11,6 +11,7 @@ import faulthandler
 import gc
 import os
 import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -171,10 +172,22 @@ def _joined(case: Case, rank: int, folder: Path) -> DeviceMesh | None:
         "gloo", init_method=place, rank=rank, world_size=case.ranks, timeout=PATIENCE
     )
     dist.barrier()
-    if case.replicas == 1:
-        return None
-    shape = case.replicas, case.ranks // case.replicas
-    return init_device_mesh("cpu", shape, mesh_dim_names=("dp", "pp"))
+    mesh = None
+    if case.replicas > 1:
+        shape = case.replicas, case.ranks // case.replicas
+        mesh = init_device_mesh("cpu", shape, mesh_dim_names=("dp", "pp"))
+    _leave_torch(case, rank, folder)
+    return mesh
+
+
+def _leave_torch(case: Case, rank: int, folder: Path) -> None:
+    """Wait until no rank is left in a wait of torch's, which a link that is cut would not end."""
+    (folder / f"joined-{rank}").touch()
+    end = time.monotonic() + PATIENCE.total_seconds()
+    while not all((folder / f"joined-{one}").exists() for one in range(case.ranks)):
+        if time.monotonic() > end:
+            raise TimeoutError("not all ranks have joined")
+        time.sleep(0.01)
 
 
 # from the server

@@ -12,6 +12,7 @@ from strikes import REASON
 
 RANK = re.compile(r"^\[rank\d+\]: ")  # torch's, in front of every line of a traceback
 LATE = r"nothing came within the deadline of .*device \d+ was waiting for "
+UNSAVED = r"(\S+ was not saved: )?"  # what comes before the cause where a save was written
 STORE = r"the store of the process group does not answer"
 
 
@@ -95,7 +96,7 @@ def is_cause(outcome: Outcome, said: str) -> bool:
     }[case.kind]
     if is_before_meeting(outcome):
         what = [*what, *silent]
-    return any(re.match(rf"weft\.errors\.\w+: (\S+ was not saved: )?{one}", said) for one in what)
+    return any(re.match(rf"weft\.errors\.\w+: {UNSAVED}{one}", said) for one in what)
 
 
 def is_before_meeting(outcome: Outcome) -> bool:

@@ -20,7 +20,17 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from weft.draw import show
-    from weft.runtime import Compression, Pipeline, Reference, Stages, Staleness, losses, split
+    from weft.runtime import (
+        Compression,
+        Pipeline,
+        Reference,
+        Stages,
+        Staleness,
+        losses,
+        recomputed,
+        split,
+        stored_in_fp8,
+    )
     from weft.web import explore
 
 __version__ = "0.1.0"
@@ -33,8 +43,10 @@ __all__ = [
     "__version__",
     "explore",
     "losses",
+    "recomputed",
     "show",
     "split",
+    "stored_in_fp8",
 ]
 
 _HOMES = {
@@ -44,7 +56,9 @@ _HOMES = {
     "Stages": "weft.runtime",
     "Staleness": "weft.runtime",
     "losses": "weft.runtime",
+    "recomputed": "weft.runtime",
     "split": "weft.runtime",
+    "stored_in_fp8": "weft.runtime",
     "show": "weft.draw",
     "explore": "weft.web",
 }

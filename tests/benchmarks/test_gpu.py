@@ -97,6 +97,13 @@ def test_an_end_in_time_with_the_cause_is_one(kind: str, kills: ModuleType) -> N
 
 
 @pytest.mark.parametrize("kind", SAID)
+def test_a_save_that_was_not_made_names_the_cause_as_well(kind: str, kills: ModuleType) -> None:
+    where = "weft.errors.RankError: /tmp/run/step-000002 was not saved: "
+    assert outcome(kills, kind, where + SAID[kind].partition(": ")[2]).is_named
+    assert not outcome(kills, kind, f"{where}another process has given up").is_named
+
+
+@pytest.mark.parametrize("kind", SAID)
 @pytest.mark.parametrize(
     "said",
     ["", "RuntimeError: NCCL communicator was aborted", "weft.errors.RankError: device 0 died"],

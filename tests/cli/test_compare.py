@@ -111,7 +111,7 @@ def test_what_is_ranked_with_a_relief_is_what_simulate_says() -> None:
     assert row["memory"] == simulated["memory"]
 
 
-def test_offloading_is_a_variant_and_said_not_to_run_yet(tmp_path: Path) -> None:
+def test_offloading_is_a_variant_and_how_to_run_it_is_said(tmp_path: Path) -> None:
     """A little too small a device, and a link to the host that keeps up."""
     path = tmp_path / "device.json"
     path.write_text(to_json(replace(DEVICES["a100"], memory=23e9)))
@@ -120,9 +120,9 @@ def test_offloading_is_a_variant_and_said_not_to_run_yet(tmp_path: Path) -> None
     assert [row["relief"] for row in rows] == ["--recompute all", ""]
     path.write_text(to_json(replace(DEVICES["a100"], memory=25e9)))
     rows = weft_json("compare", *words)["rows"]
-    assert [row["relief"] for row in rows] == ["--offload all", "--recompute all", ""]
+    assert [row["relief"] for row in rows] == ["--offload auto", "--recompute all", ""]
     assert rows[0]["time"] == rows[2]["time"]
-    assert "Weft's own runtime does not offload yet" in weft("compare", *words).stdout
+    assert 'Pipeline(..., offload="auto", cost=...)' in weft("compare", *words).stdout
 
 
 def test_both_are_tried_where_neither_suffices(tmp_path: Path) -> None:
@@ -131,7 +131,7 @@ def test_both_are_tried_where_neither_suffices(tmp_path: Path) -> None:
     path.write_text(to_json(replace(DEVICES["a100"], memory=17.5e9)))
     rows = weft_json("compare", *words, str(path))["rows"]
     reliefs = {row["relief"] for row in rows if not row["variant"]}
-    assert reliefs == {"", "--recompute all --offload all"}
+    assert reliefs == {"", "--recompute all --offload auto"}
 
 
 def test_an_asynchronous_run_is_relieved_and_settles() -> None:

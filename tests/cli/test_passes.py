@@ -18,6 +18,15 @@ def test_offload_lowers_memory_and_keeps_the_time() -> None:
     assert away["verified"] is True
 
 
+def test_offload_by_amount() -> None:
+    """Of 1f1b on 4 devices, where a copy takes longer than there is time for all of them."""
+    words = ("simulate", "1f1b", "-d", "4", "-n", "8", "--copy", "2.9", "--offload")
+    found = {amount: weft_json(*words, amount) for amount in ("none", "0.5", "auto", "all")}
+    times = {amount: one["makespan"] for amount, one in found.items()}
+    assert times["none"] == times["auto"] < times["0.5"] < times["all"]
+    refused(weft(*words, "1.5"), "or a fraction of the bytes")
+
+
 def test_offload_of_some_stages() -> None:
     words = ("simulate", "1f1b", "-d", "4", "-n", "8", "--copy", "0.25")
     peaks = weft_json(*words, "--offload", "0")["memory"]["categories"]["activations"]

@@ -18,9 +18,13 @@ from typing import TypeAlias
 
 import pytest
 
+from weft.cost import Share
+from weft.notation import to_json
+from weft.schedules import one_f_one_b
 from weft.train.signals import clearing_up, heeding, noted
 
-SIZES = "-d 2 -n 2 --layers 2 --hidden 8 --heads 1 --context 8 --steps 20000"
+SIZES = "-d 2 -n 2 --layers 2 --hidden 8 --heads 1 --context 8 --steps 20000 --cost cost.json"
+COST = to_json(Share().cost(one_f_one_b(devices=2, microbatches=2)))  # nothing is profiled first
 ALONE = [sys.executable, "-m", "weft", "train"]
 LAUNCHER = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
 LAUNCHED = [sys.executable, *LAUNCHER, "-m", "weft", "train"]
@@ -31,6 +35,7 @@ End: TypeAlias = Callable[[subprocess.Popen[bytes]], None]
 @contextmanager
 def training(command: list[str], folder: Path) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
     """A run that goes on for minutes, in its first steps, and its terminal."""
+    (folder / "cost.json").write_text(COST)
     terminal, theirs = pty.openpty()
     process = subprocess.Popen(
         [*command, *SIZES.split()],

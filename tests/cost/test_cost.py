@@ -13,7 +13,7 @@ from weft.errors import InputError
 from weft.ir.kinds import Kind
 from weft.ir.program import Program
 from weft.ir.values import Value
-from weft.lower import executable
+from weft.lower import executable, replicated
 from weft.notation import from_json, to_json
 from weft.schedules import chimera, dualpipe, gpipe, naive, one_f_one_b, zb_h1
 from weft.simulate import simulate
@@ -125,6 +125,15 @@ def test_copies_that_share_an_update_send_each_other_shares() -> None:
     is_away = program.device_of[needs.producer] != program.device_of[needs.consumer]
     for reader, seconds in ((Kind.REDUCE, 8.5), (Kind.GATHER, 8.0)):
         assert {*cost.delays(program)[is_away & (kind[needs.consumer] == reader)]} == {seconds}
+
+
+def test_of_three_copies_each_sums_a_part_and_sends_the_sum() -> None:
+    """Two ways of 7 s, with a third of the gradients each: 14 s + 4 / 2 s."""
+    program = executable(replicated(one_f_one_b(devices=2, microbatches=2), 3))
+    needs, kind = program.dependencies, program.actions.kind
+    is_away = program.device_of[needs.producer] != program.device_of[needs.consumer]
+    delays = with_sums(program, Provenance.MEASURED).delays(program)
+    assert {*delays[is_away & (kind[needs.consumer] == Kind.REDUCE)]} == {16.0}
 
 
 def test_what_is_summed_and_gathered_takes_as_long_as_a_sum_alone() -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import cast
 
 import pytest
 
 from weft.cost import DEVICES, MODELS, Cost, Layout, Link, Storage, Transformer, derive, parameters
+from weft.cost.cost import Shares
 from weft.cost.layout import even_split
 from weft.errors import InputError
 from weft.ir.graph import Backward, Graph, Stage
@@ -259,7 +261,7 @@ def test_parts_of_a_layer_come_from_its_routing() -> None:
     program = REGISTRY["kimi-k2"](devices=16, microbatches=16, stages_per_device=2)
     spread = derive(program, MODELS["kimi-k2"], DEVICES["h800"], Layout(experts=16))
     for kind in ("F", "I"):
-        attention, dispatch, experts, combine = spread.parts[kind]
+        attention, dispatch, experts, combine = cast(Shares, spread.parts[kind])
         assert attention + dispatch + experts + combine == pytest.approx(1)
         assert dispatch == combine > 0
         assert min(attention, experts) > 0

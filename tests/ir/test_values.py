@@ -153,6 +153,27 @@ def test_offload_goes_through_the_host() -> None:
     assert (home, Value.SAVED) in _reads(program, Action(0, B, 0))
 
 
+def test_a_segment_goes_through_the_host_by_itself() -> None:
+    """Of two, the first leaves: nobody but its own backward waits for its return."""
+    first, last = segment(0, Part.EXPERTS), segment(1, Part.EXPERTS)
+    away, home = (Action(0, kind, 0, segment=first) for kind in (Kind.OFFLOAD, Kind.ONLOAD))
+    program = _program(
+        {
+            Lane(0): [
+                Action(0, kind, 0, segment=s)
+                for kind, s in ((F, first), (F, last), (B, last), (B, first))
+            ],
+            Lane(1): [Action(1, F, 0), Action(1, B, 0)],
+            Lane(0, Stream.OFFLOAD): [away],
+            Lane(0, Stream.ONLOAD): [home],
+        }
+    )
+    assert _reads(program, away) == {(Action(0, F, 0, segment=first), Value.SAVED)}
+    assert _reads(program, home) == {(away, Value.HOST_COPY)}
+    assert (home, Value.SAVED) in _reads(program, Action(0, B, 0, segment=first))
+    assert home not in {read for read, _ in _reads(program, Action(0, B, 0, segment=last))}
+
+
 def test_segments_run_forwards_and_backwards_through_a_layer() -> None:
     """One stage of one layer, its dispatch and combine on the experts stream."""
     parts = [segment(0, part) for part in Part]

@@ -8,7 +8,9 @@ once all of its transfers are done. Shares no code with `lower.meetings`.
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import replace
+from types import MappingProxyType
 
 import numpy as np
 from hypothesis import strategies as st
@@ -24,7 +26,12 @@ from weft.lower import Groups
 class Machine:
     """A program under way."""
 
-    def __init__(self, program: Program, groups: Groups | None = None) -> None:
+    def __init__(
+        self,
+        program: Program,
+        groups: Groups | None = None,
+        after: Mapping[int, int] = MappingProxyType({}),
+    ) -> None:
         self.program, self.done = program, np.zeros(len(program), np.bool_)
         self.may_run = np.ones(len(program), np.bool_)
         self._reads: dict[int, list[int]] = defaultdict(list)
@@ -37,6 +44,8 @@ class Machine:
                 self._other_end |= {consumer: producer, producer: consumer}
             else:
                 self._reads[consumer].append(producer)
+        for row, before in after.items():
+            self._reads[row].append(before)
         self._queues = [self._queue(index, groups) for index in range(len(program.lanes))]
         self._arrived: set[int] = set()
 
@@ -83,9 +92,13 @@ class Machine:
         return bool(self.done.all())
 
 
-def ends(program: Program, groups: Groups | None = None) -> bool:
-    """Whether a program runs to its end."""
-    return Machine(program, groups).run()
+def ends(
+    program: Program,
+    groups: Groups | None = None,
+    after: Mapping[int, int] = MappingProxyType({}),
+) -> bool:
+    """Whether a program runs to its end; transfers may have to come after some action each."""
+    return Machine(program, groups, after).run()
 
 
 def wired(program: Program) -> dict[int, list[Action]]:

@@ -17,9 +17,10 @@ from weft.cost import Link, Share
 from weft.errors import InputError
 from weft.ir.kinds import Kind
 from weft.ir.program import Program
-from weft.lower import Groups, Meetings, executable, groups_of, one_wire
+from weft.lower import Groups, Meetings, executable, groups_of, launched_after, one_wire
 from weft.lower.meetings import singly, unrolled
 from weft.lower.periods import without_epilogue
+from weft.notation import token
 from weft.schedules import REGISTRY, Schedule, Shape
 from weft.simulate import simulate
 from weft.verify import check, verify
@@ -50,6 +51,7 @@ def test_groups_never_lock_up_and_cost_no_time(
     if ordered.period is None:
         alone = simulate(ordered, cost).makespan
         assert Meetings.of(ordered, groups).seconds(cost) <= alone * (1 + 1e-6)
+        assert rendezvous.ends(ordered, groups, launched_after(ordered, groups, cost))
 
 
 @settings(deadline=None, max_examples=60)
@@ -67,6 +69,23 @@ def test_one_by_one_they_take_as_long_as_the_simulation_says(
         ordered = ordered.unrolled(3)
     meetings = Meetings.of(ordered, singly(ordered))
     assert meetings.ends(cost) == pytest.approx(simulate(ordered, cost).end)
+
+
+def test_a_transfer_is_launched_when_its_other_end_is_there() -> None:
+    """Nothing is computed beside a receive that waits: at the end of 1f1b, for the next gradient.
+
+    While the last device computes 2B3, device 0 has nothing to do but to wait for it.
+    """
+    program = executable(programs.one_f_one_b(3, 4), is_updating=False)
+    ordered, cost = one_wire(program), Share().cost(program)
+    groups = groups_of(ordered, cost)
+    after = launched_after(ordered, groups, cost)
+    found = {token(ordered, row): token(ordered, before) for row, before in after.items()}
+    assert found["recv:0-1B2"] == "0B1"
+    assert found["recv:0-1B3"] == "0B2"
+    assert rendezvous.ends(ordered, groups, after)
+    row = next(row for row in after if token(ordered, row) == "recv:0-1B2")
+    assert not rendezvous.ends(ordered, groups, after | {row: after[row] + 1})
 
 
 def test_both_directions_at_once_are_one_group() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from tests.verify import programs
 from weft.cost import Share
-from weft.ir.kinds import Kind
+from weft.ir.kinds import Kind, Stream
 from weft.ir.program import Program
 from weft.lower import executable, replicated
 from weft.notation import from_json, from_text, to_json, to_text
@@ -41,6 +41,17 @@ def test_what_has_no_copies_gathers_nothing() -> None:
     assert executable(chimera(devices=2, microbatches=2), is_sharded=True, is_updating=False) == (
         executable(chimera(devices=2, microbatches=2), is_updating=False)
     )
+
+
+def test_synchronous_gathers_come_last_as_the_next_step_begins() -> None:
+    """Stage by stage, though updates are made from the last stage on."""
+    program = executable(chimera(devices=4, microbatches=4), is_sharded=True)
+    for index, lane in enumerate(program.lanes):
+        if lane.stream is Stream.REDUCE:
+            found = [(action.kind, action.stage) for action in program.lane(index)]
+            gathered = [stage for kind, stage in found if kind is Kind.GATHER]
+            assert gathered == sorted(gathered)
+            assert [kind for kind, _ in found] == [Kind.REDUCE] * 2 + [Kind.GATHER] * 2
 
 
 @pytest.mark.parametrize("schedule", [pipedream_2bw, wpipe])

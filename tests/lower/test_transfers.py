@@ -20,7 +20,16 @@ from weft.ir.kinds import Kind, Stream
 from weft.ir.lanes import Lane
 from weft.ir.program import Program
 from weft.ir.values import Value
-from weft.lower import Groups, executable, one_wire, transfer_steps, unwired, wires
+from weft.lower import (
+    Groups,
+    Meetings,
+    executable,
+    groups_of,
+    one_wire,
+    transfer_steps,
+    unwired,
+    wires,
+)
 from weft.lower.periods import step_of, without_epilogue
 from weft.notation import from_json, from_text, to_json, to_text
 from weft.schedules import REGISTRY, Schedule, Shape
@@ -334,12 +343,17 @@ def test_an_order_repeats_by_costs_that_never_settle_alike(seed: int) -> None:
 
 @pytest.mark.parametrize("name", ["1f1b", "interleaved-1f1b", "zbv", "dualpipev"])
 @pytest.mark.parametrize("latency", [0.02, 0.1, 0.3])
-def test_without_a_cost_one_order_of_transfers_takes_hardly_longer(
+def test_without_a_cost_one_order_of_transfers_takes_little_longer(
     name: str, latency: float
 ) -> None:
-    """Whatever transfers take, as long as it is less than what they carry took to compute."""
+    """Than channels beside each other: by a third of a transfer's share of a forward, or so.
+
+    An order by when they start would take less by the simulation, and takes more on GPUs: what
+    nobody exchanges at once waits, and slows down what is computed beside it.
+    """
     program = executable(REGISTRY[name](devices=4, microbatches=16), is_updating=False)
     share = Share(input_grad=1.1, weight_grad=1.1, latency=latency * program.placement.share)
     ordered = one_wire(program)
     least = simulate(program, share.cost(program)).makespan
-    assert simulate(ordered, share.cost(ordered)).makespan <= 1.006 * least
+    together = Meetings.of(ordered, groups_of(ordered)).seconds(share.cost(ordered))
+    assert together <= (1.005 + latency / 3) * least

@@ -74,6 +74,12 @@ def shared(draw: DrawFn, stages: int) -> tuple[Groups, Groups]:
     )
 
 
+def expert_groups(pipe_of: list[int], pipes: int) -> SearchStrategy[Groups]:
+    """All pipes in one group, where they have as many microbatches as each other."""
+    counts = {pipe_of.count(pipe) for pipe in range(pipes)}
+    return st.just(()) if len(counts) > 1 else st.sampled_from([(), (tuple(range(pipes)),)])
+
+
 @st.composite
 def actions(draw: DrawFn, graph: Graph, pipes: int, ties: Groups) -> Action:
     kinds = [kind for kind in Kind if graph.edges or not kind.is_wire]
@@ -108,6 +114,7 @@ def programs(draw: DrawFn) -> Program:
     placement = draw(placements(len(graph)))
     microbatches = draw(st.integers(1, 4))
     pipe = st.integers(0, len(placement.pipes) - 1)
+    pipe_of = draw(st.lists(pipe, min_size=microbatches, max_size=microbatches))
     ties, norms = draw(shared(len(graph)))
     single = actions(graph, len(placement.pipes), ties)
     lane_list = draw(st.lists(lanes(placement.devices), unique=True, min_size=1, max_size=5))
@@ -129,11 +136,12 @@ def programs(draw: DrawFn) -> Program:
         },
         microbatches=microbatches,
         graph=graph,
-        pipe_of=draw(st.lists(pipe, min_size=microbatches, max_size=microbatches)),
+        pipe_of=pipe_of,
         period=draw(st.none() | st.just(period)),
         is_stashing=draw(st.booleans()),
         ties=ties,
         norms=norms,
+        expert_groups=draw(expert_groups(pipe_of, len(placement.pipes))),
     )
 
 

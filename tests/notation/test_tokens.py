@@ -27,6 +27,7 @@ ACTIONS = {
     "send:1-2B0": Action(2, Kind.SEND_GRADIENT, 0, edge=1),
     "recv:1-2B0": Action(1, Kind.RECV_GRADIENT, 0, edge=1),
     "off:2F0": Action(2, Kind.OFFLOAD, 0),
+    "on:2F0/3.experts": Action(2, Kind.ONLOAD, 0, segment=14),
     "on:2F0": Action(2, Kind.ONLOAD, 0),
     "2U@0": Action(2, Kind.UPDATE, version=0),
     "2U@0#1": Action(2, Kind.UPDATE, version=0, pipe=1),

@@ -7,6 +7,7 @@ event has been reached as it was recorded when the wait was launched.
 from __future__ import annotations
 
 import random
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -64,6 +65,9 @@ class FakeDevice:
 
     def now(self) -> FakeEvent:
         return FakeEvent()
+
+    def take_back(self, points: Iterable[Any]) -> None:
+        """Events are made anew."""
 
     def clock(self) -> tuple[FakeEvent, float]:
         return FakeEvent(), 0.0

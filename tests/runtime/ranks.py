@@ -29,7 +29,8 @@ import torch.distributed as dist
 SECONDS = 90.0  # that a rank gets
 PATIENCE = datetime.timedelta(seconds=60)  # of a rank that waits for another to join
 TORCHS = ["torch._dynamo", "torch.distributed.tensor.parallel", "torch.distributed.fsdp"]
-PRELOADED = ["__main__", *TORCHS, "weft.runtime", "weft.schedules", __name__]
+WEFTS = ["weft.runtime", "weft.schedules", "weft.train"]
+PRELOADED = ["__main__", *TORCHS, *WEFTS, __name__, "tests.runtime.frozen"]
 
 TRANSPORTS = ("shared", "gloo")
 CONTEXT = get_context("forkserver")

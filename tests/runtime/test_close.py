@@ -98,7 +98,7 @@ def end_at_once(transport: Carrier) -> str:
     )
     pipeline.step(*DATA[0])
     if dist.get_rank() == 1:
-        for exchange in pipeline._parts.weights._exchanges.values():
+        for (exchange,) in pipeline._parts.weights._exchanges.values():
             lines = exchange._lines
             lines._meets = [partial(slowly, meet) for meet in lines._meets]
     try:

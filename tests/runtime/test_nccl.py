@@ -272,7 +272,7 @@ def test_an_error_that_nobody_else_has_caused_is_passed_on() -> None:
 def test_a_guard_ends_with_its_pipeline() -> None:
     with meshes(2) as (one, _):
         both = Communicators()
-        guard = made.Guard(one, both)  # type: ignore[arg-type]
+        guard = made.Guard(one, both)
         guard.close()
         assert weakref.ref(both)() is both
         assert not both.is_aborted.is_set()

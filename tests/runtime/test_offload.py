@@ -22,7 +22,7 @@ from torch.utils.checkpoint import checkpoint
 from tests.runtime import models
 from tests.runtime.habits import layers
 from tests.runtime.habits.size import WIDTH
-from weft.errors import InputError, WeftError
+from weft.errors import WeftError
 from weft.runtime.stage.keyed import KeyedModules
 from weft.runtime.stage.randomness import Draw
 from weft.runtime.stage.role import Role
@@ -449,12 +449,21 @@ def test_a_change_in_place_is_refused_as_torch_does(when: str) -> None:
         stage.backward(0, [gradient_of(out)])
 
 
-def test_a_program_that_stashes_nothing_cannot_offload() -> None:
-    module = layers.Residual()
-    stash = Stash(module.named_parameters(), 1)
-    stage = Stage(module, Draw(), Role(index=0, stashes=[stash], is_stashing=False))
-    with pytest.raises(InputError, match="stashes nothing"):
-        stage.forward(0, [Value.of(given()[0], "")], is_offloaded=True)
+def test_where_nothing_is_stashed_a_backward_finds_the_newest_weights_all_the_same() -> None:
+    found = []
+    for is_offloaded in (False, True):
+        module = made(layers.Residual)
+        stash = Stash(module.named_parameters(), 1)
+        stage = Stage(module, Draw(), Role(index=0, stashes=[stash], is_stashing=False))
+        value = Value.of(given()[0], "")
+        (out,) = stage.forward(0, [value], versions=(0,), is_offloaded=is_offloaded).leaves
+        if is_offloaded:
+            stage.offload(0)
+        stash.update(partial(_halve, [*module.parameters()]))
+        stage.onload(0)
+        found.append([out, *stage.backward(0, [gradient_of(out)]), *state_of(module)])
+        assert (stage.offloaded_bytes > 0) == is_offloaded
+    assert_same(*found)
 
 
 def test_what_was_not_to_be_offloaded_is_not() -> None:

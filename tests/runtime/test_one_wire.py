@@ -38,8 +38,8 @@ class Ordered(Loopback):
 
     made: list[Ordered] = []  # noqa: RUF012
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, *, is_crossing: bool = False) -> None:
+        super().__init__(is_crossing=is_crossing)
         self.posted: set[Message] = set()
         self.groups = 0
         self.made.append(self)

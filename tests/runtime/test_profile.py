@@ -149,6 +149,25 @@ def test_a_cost_with_sums_is_read_as_it_was_written(summed: Cost) -> None:
     assert from_json(to_json(summed)) == summed
 
 
+def test_gathers_are_measured_where_copies_share_updates() -> None:
+    """As the sums are; optimizers remember as much of a stage as where each copy has all of it."""
+    program = chimera(devices=2, microbatches=4)
+    shared, alone = (
+        profiled(stages(2), program, replace(SAMPLE, shard_optimizer=is_shared), BRIEF)
+        for is_shared in (True, False)
+    )
+    assert shared.times.gather is not None
+    assert min(shared.times.gather) > 0
+    assert alone.times.gather is None
+    assert from_json(to_json(shared)) == shared
+    lowered = executable(program, is_sharded=True)
+    is_gather = lowered.actions.kind == Kind.GATHER
+    seconds = shared.durations(lowered)[lowered.slot_of[is_gather]]
+    assert {*seconds} == {*shared.times.gather}
+    pairs = zip(shared.memory.optimizer, alone.memory.optimizer, strict=True)
+    assert all(one == pytest.approx(other, rel=0.05) for one, other in pairs)
+
+
 def test_updates_are_measured_with_their_clipping() -> None:
     """A norm of zeros is 0: had it been forgotten, an update would find none."""
     sample = replace(SAMPLE, clip=1.0)

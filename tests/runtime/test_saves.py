@@ -385,9 +385,6 @@ def test_what_no_save_can_hold_is_refused(tmp_path: Path) -> None:
     pipeline, (batch, target) = pipeline_of(SYNCHRONOUS), data_for(SYNCHRONOUS, 1)[0]
     with pytest.raises(InputError, match="extra= is not JSON"):
         pipeline.save(tmp_path / "save", extra={"cursor": object()})
-    pipeline.step(batch, target, update=False)
-    with pytest.raises(SaveError, match="save after an update"):
-        pipeline.save(tmp_path / "save")
     pipeline.step(batch, target)
     pipeline.optimizers[0].state[torch.zeros(1)] = {"norm": 1.0}
     with pytest.raises(SaveError, match="not a weight of its stage"):
@@ -419,8 +416,9 @@ def test_loading_runs_no_code_of_a_save(tmp_path: Path) -> None:
     with (save / "bomb.distcp").open("wb") as file:
         torch.save(Bomb(trace), file)
         size = file.tell()
-    for key, (_, _, _, *rest) in known["tensors"].items():
-        known["tensors"][key] = ["bomb.distcp", 0, size, *rest]
+    for _, _, chunks in known["tensors"].values():
+        for chunk in chunks:
+            chunk[:3] = ["bomb.distcp", 0, size]
     (save / "weft.json").write_text(json.dumps(known))
     before = {name: value.clone() for name, value in state_of(pipeline).items()}
     with pytest.raises(SaveError, match="cannot be read"):

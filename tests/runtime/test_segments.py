@@ -270,3 +270,11 @@ def test_hooks_of_the_whole_are_refused() -> None:
     module.register_forward_hook(lambda *_: None)
     with pytest.raises(InputError, match="hook its segments"):
         segments_of(module, 1)
+
+
+def test_a_segment_without_weights_computes_where_the_others_do() -> None:
+    """As dispatch and combine do on a GPU, whose values must not go through the host."""
+    elsewhere = torch.device("meta")
+    stage = Stage(nn.ReLU(), Draw(), Role(index=INDEX, device=elsewhere))
+    value = Value.of(torch.empty(2, WIDTH, device=elsewhere), "")
+    assert stage.infer(0, [value]).leaves[0].device == elsewhere

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,7 +11,8 @@ import numpy as np
 import pytest
 
 from tests.runtime.fake_device import FakeDevice
-from weft.ir.kinds import Kind, Stream
+from weft.cost import Link, Share
+from weft.ir.kinds import Kind, Layer, Stream
 from weft.ir.program import Program
 from weft.lower import executable, experts, offload, replicated
 from weft.runtime.lane.gates import Across, Steps
@@ -68,7 +70,7 @@ def bound(program: Program, device: int, fake: FakeDevice) -> Any:
         steps={row: Launch(fake, row) for row in rows},
         closings={},
         wires=SimpleNamespace(
-            sends={}, receives={r: [] for r in rows if kind[r] in RECEIVES}, ends={}
+            sends={}, receives={r: [] for r in rows if kind[r] in RECEIVES}, ends={}, after={}
         ),
     )
 
@@ -117,6 +119,9 @@ PROGRAMS = {
     "sharded": executable(program_of("chimera"), is_sharded=True),
     "offload": executable(offload(simulate(program_of("interleaved-1f1b")))),
     "experts": executable(experts(program_of("kimi-k2"))),
+    "pieces": executable(
+        offload(simulate(experts(program_of("1f1b"), layers=[[Layer.PLAIN] * 3] * 4)))
+    ),
 }
 
 
@@ -137,6 +142,37 @@ def test_waits_between_streams_are_needed(name: str) -> None:
     for pair in pairs:
         found = [is_in_order(program, device, launched(program, device, pair), s) for s in ORDERS]
         assert not all(found), f"nothing needs the waits of {pair[1]} for {pair[0]}"
+
+
+def test_what_comes_back_waits_until_it_has_left() -> None:
+    """In segments, too, whether all leave once the last has run or each by itself."""
+    cut = executable(offload(simulate(experts(program_of("kimi-k2")))))
+    for program in (PROGRAMS["offload"], cut, PROGRAMS["pieces"]):
+        fake = launched(program, 1)
+        assert (Stream.OFFLOAD, Stream.ONLOAD) in fake.pairs
+        assert is_in_order(program, 1, fake, seed=0)
+
+
+@pytest.mark.parametrize("name", ["offload", "pieces"])
+def test_what_comes_back_is_launched_before_what_it_starts_beside(name: str) -> None:
+    """Its memory is that of where the computation is by then."""
+    program = PROGRAMS[name]
+    unit = Share().cost(program)
+    cost = replace(unit, network=replace(unit.network, host=Link(bandwidth=1.5)))
+    timeline, fake = simulate(program, cost), FakeDevice()
+    binder = bound(program, 0, fake)
+    plan = Planner(binder, timeline, Streams(program, fake)).until(program.microbatches)
+    place = {entry.row: index for index, entry in enumerate(plan.threads[Stream.COMPUTE])}
+    computed = np.flatnonzero(program.is_on_compute[program.lane_of] & (program.device_of == 0))
+    loads = np.flatnonzero((program.actions.kind == Kind.ONLOAD) & (program.device_of == 0))
+    assert len(loads)
+    for row in loads.tolist():
+        began = timeline.start[computed] <= timeline.start[row]
+        beside = computed[began & (timeline.end[computed] > timeline.start[row])]
+        assert all(place[row] < place[other] for other in beside.tolist())
+        ended = computed[timeline.end[computed] <= timeline.start[row]]
+        late = [other for other in ended.tolist() if place[other] > place[row]]
+        assert len(late) <= 1  # what it has to leave before
 
 
 def test_the_host_launches_on_the_stream_of_each_lane() -> None:
@@ -218,7 +254,7 @@ def test_gradients_are_offered_once_they_are_closed_on_the_stream_of_sums() -> N
     kind, stage = program.actions.kind, program.actions.stage
     sums = [row for row in binder.steps if kind[row] == Kind.REDUCE]
     for row in sums:
-        binder.steps[row] = Reduce(policy, 0, 1, Offered(fake, row))  # type: ignore[arg-type]
+        binder.steps[row] = Reduce(policy, 0, 1, [Offered(fake, row)])  # type: ignore[list-item]
     last = {int(stage[row]): row for row in binder.steps if kind[row] == Kind.B}
     binder.closings = {row: Launch(fake, ~row) for row in last.values()}
     drive = Streams(binder.program, fake)

@@ -70,7 +70,11 @@ def synchronous_bases() -> list[Program]:
             )
             if not schedule.is_asynchronous and schedule.accepts(shape) is None:
                 made.append(schedule.program(shape))
-    made += [program for name, program in programs.VALID.items() if name != "2bw"]
+    made += [
+        program
+        for name, program in programs.VALID.items()
+        if name != "2bw" and (program.actions.segment < 0).all()  # which modules would have to show
+    ]
     made += [program for graph in GRAPHS.values() for program in branching(graph)]
     return [*made, *map(recompute, made[::5]), *map(recompute_early, made[1::5])]
 

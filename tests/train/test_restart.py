@@ -39,7 +39,6 @@ PRELOADED = [
     *ranks.PRELOADED,
     "torch.utils.tensorboard",
     "weft.cli.train",
-    "weft.train",
     "weft.web",
 ]
 SIZES = "-d 2 -n 2 --layers 2 --hidden 8 --heads 1 --context 8 --dropout 0.1 --json"

@@ -12,6 +12,7 @@ from weft.ir.lanes import Lane, Period
 from weft.ir.placement import Placement
 from weft.ir.program import Program
 from weft.lower import split_late
+from weft.notation.tokens import read_token
 
 
 def actions(words: str, *, version: int | None = None) -> list[Action]:
@@ -195,6 +196,29 @@ def offloading() -> Program:
     )
 
 
+def offloading_in_pieces() -> Program:
+    """One device, two microbatches, stages of two layers; both of the first go to the host."""
+    lanes = {
+        Lane(0): "0F0/0 0F0/1 0F1/0 0F1/1 0B1/1 0B1/0 0B0/1 0B0/0",
+        Lane(0, Stream.OFFLOAD): "off:0F0/0 off:0F0/1",
+        Lane(0, Stream.ONLOAD): "on:0F0/1 on:0F0/0",
+    }
+    words = {lane: [f"{word}.experts" for word in text.split()] for lane, text in lanes.items()}
+    rows = {lane: [read_token(word, {}) for word in found] for lane, found in words.items()}
+    return Program.build(
+        "offloading in pieces",
+        Placement.straight(1),
+        {
+            lane: [
+                Action(stage, Kind(kind), number, segment=segment)
+                for stage, kind, number, *_, segment in found
+            ]
+            for lane, found in rows.items()
+        },
+        microbatches=2,
+    )
+
+
 def _alternating(
     forwards: list[Action], backwards: list[Action], *, ahead: int
 ) -> Iterator[Action]:
@@ -292,4 +316,5 @@ VALID = {
     "fan-out": fan_out(),
     "2bw": two_bw(3),
     "offloading": offloading(),
+    "offloading in pieces": offloading_in_pieces(),
 }

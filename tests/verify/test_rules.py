@@ -17,7 +17,7 @@ from weft.ir.kinds import Direction, Kind, Stream
 from weft.ir.lanes import Channel, Lane
 from weft.ir.placement import Placement
 from weft.ir.program import Program
-from weft.lower import executable, one_wire, unwired, updates, wires
+from weft.lower import executable, one_wire, replicated, unwired, updates, wires
 from weft.notation import from_text
 from weft.schedules import REGISTRY, Shape
 from weft.verify import RULES, check, verify
@@ -52,6 +52,28 @@ def with_extra(program: Program, lane: Lane, words: str) -> Program:
 def reordered(program: Program, lane: Lane, *order: int) -> Program:
     contents = program.contents()
     return program.with_lanes({**contents, lane: contents[lane].take(list(order))})
+
+
+def elsewhere(program: Program, segment: int) -> Program:
+    """The program with its first copies there and back of another segment."""
+    contents, copies = program.contents(), (Lane(0, Stream.OFFLOAD), Lane(0, Stream.ONLOAD))
+    changed = {
+        lane: contents[lane].replace(
+            segment=np.where(contents[lane].segment == 2, segment, contents[lane].segment)
+        )
+        for lane in copies
+    }
+    return program.with_lanes({**contents, **changed})
+
+
+def with_whole_copies(program: Program) -> Program:
+    """The program with its whole first stage moved, besides its segments."""
+    contents = program.contents()
+    for stream, kind in ((Stream.OFFLOAD, Kind.OFFLOAD), (Stream.ONLOAD, Kind.ONLOAD)):
+        lane = Lane(0, stream)
+        whole = Actions.collect([Action(0, kind, 0)])
+        contents[lane] = Actions.concatenate([contents[lane], whole])
+    return program.with_lanes(contents)
 
 
 def capped(program: Program, capacity: float) -> Cost:
@@ -149,6 +171,10 @@ BROKEN: dict[str, list[Callable[[], Program]]] = {
         lambda: without(programs.offloading(), kind=Kind.ONLOAD),
         lambda: without(programs.offloading(), kind=Kind.OFFLOAD),
         lambda: reordered(programs.offloading(), Lane(0, Stream.OFFLOAD), 0, 0),
+        lambda: without(programs.offloading_in_pieces(), kind=Kind.ONLOAD, segment=2),
+        lambda: without(programs.offloading_in_pieces(), kind=Kind.OFFLOAD, segment=6),
+        lambda: elsewhere(programs.offloading_in_pieces(), segment=10),
+        lambda: with_whole_copies(programs.offloading_in_pieces()),
     ],
     "versions": [
         lambda: without(programs.two_bw(3), kind=Kind.UPDATE, version=2),
@@ -194,6 +220,9 @@ BROKEN: dict[str, list[Callable[[], Program]]] = {
         lambda: programs.paired_one_f_one_b(),
         lambda: from_text(EARLY_NORM),
         lambda: from_text(EARLY_TIE),
+    ],
+    "exchanges": [
+        lambda: reordered(replicated(programs.gpipe(1, 2), 2, expert_ranks=2), Lane(1), 1, 0, 2, 3),
     ],
     "one order": [
         lambda: reordered(one_wire(programs.gpipe(2, 2)), Lane(0, Stream.WIRE), 1, 0, 2, 3),

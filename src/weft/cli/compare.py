@@ -62,7 +62,7 @@ def command(
 
     NAME is a schedule or the file of a program. Ranked by time, then by staleness, then by peak;
     what needs more memory than a device has comes last. Such a schedule is ranked again with
-    --recompute all and with --offload all where these make it fit, or with both where only both
+    --recompute all and with --offload auto where these make it fit, or with both where only both
     do. Schedules that take any number of stages on a device get two, or as many as -k says.
     Schedules that do not take the shape come at the end, with the reason.
     """

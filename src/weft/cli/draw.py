@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import click
 
 from weft.cli.asked import asked, in_streams, lowered, timed
 from weft.cli.help import Sectioned
 from weft.cli.looks import Looks, looking
+from weft.cli.measured import draw_measured
 from weft.cli.options import Flag, option
 from weft.cli.output import has_colour, screen, show_picture
 from weft.cli.pictures import look_of, view_of, write_picture
@@ -47,6 +50,12 @@ from weft.timeline import Timeline
     help="Draw what a run executes, in such rows: sends, sums, updates and copies too.",
 )
 @click.option(
+    "--measured",
+    type=click.Path(path_type=Path),
+    metavar="RUN",
+    help="Draw slots of a run of `weft train` in such rows: what was predicted, what was measured.",
+)
+@click.option(
     "--text", "is_text", is_flag=True, help="Print a line of actions for each device, to diff."
 )
 @looking
@@ -56,6 +65,7 @@ def command(
     is_coloured: bool | None,
     has_streams: bool,
     is_lowered: bool,
+    measured: Path | None,
     is_text: bool,
     looks: Looks,
 ) -> None:
@@ -104,9 +114,23 @@ def command(
     weights are updated (U). Whatever --recompute, --offload and --experts add is in it. With
     --text, it is a program that other commands read from a file.
 
+    \b
+      $ weft train --model moe-small --schedule kimi-k2 -d 2 -n 8 --offload auto --out runs/k2
+      $ weft draw kimi-k2 --streams --measured runs/k2
+      $ weft draw kimi-k2 --streams --measured runs/k2 --phases 1 -o slots.svg
+
+    With --measured, one slot of the warm-up, one of the steady state and one of the cool-down of
+    a device (--phases, by default one in the middle), each as predicted and below that as
+    measured in the step of median length, all on one time scale.
+
     With --model and --device, times are in seconds. What needs more memory than a device has is
     drawn with a warning; only `weft verify` refuses it.
     """
+    if measured is not None:
+        if is_lowered or is_text:
+            raise InputError("--measured draws what a run did; leave out --lowered and --text")
+        draw_measured(request, measured, looks, width, is_coloured=is_coloured)
+        return
     look = look_of(looks)
     if is_text and looks != Looks():
         raise InputError("--text is the whole program, as it is numbered; leave out the picture")

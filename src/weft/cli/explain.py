@@ -46,7 +46,7 @@ def command(request: Request, is_json: bool) -> None:
     the microbatches, recomputation, shorter actions, even stages, instant wires, each simulated
     with the same costs. Synchronous schedules are compared with synchronous ones, since the
     others compute something else. Where a device has a limit, what does not fit is not
-    recommended; it is tried with --recompute all and --offload all.
+    recommended; it is tried with --recompute all and --offload auto.
 
     \b
       $ weft explain 1f1b -d 8 -n 24 --model gpt-6.2b --device a100

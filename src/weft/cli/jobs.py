@@ -12,7 +12,6 @@ from weft.cli.config import configured, to_toml
 from weft.cli.names import model_names, program_names
 from weft.cli.options import SIZES, Command, Flag, bundled, flags, option
 from weft.errors import InputError
-from weft.ir.program import Program
 from weft.lower import replicated
 from weft.request import (
     DEVICES,
@@ -38,7 +37,11 @@ MOST_NUMBERS = 2**31  # weights of a model, or numbers of one tensor
 NAMED = Flag("A schedule, or the file of a program.", "NAME", complete=program_names)
 SCHEDULE = {"schedule": option(TEXT, "schedule", NAMED, "1f1b")}
 COPIES = Flag("Replicas of the whole pipeline, each on D devices and with N microbatches.", "R")
-REPLICAS = {"replicas": option(COUNT, "replicas", COPIES, 1)}
+HOLDERS = Flag("Ranks that hold some of the experts each, every one with N microbatches.", "E")
+REPLICAS = {
+    "replicas": option(COUNT, "replicas", COPIES, 1),
+    "expert_ranks": option(COUNT, "expert_ranks", HOLDERS, 1),
+}
 SHAPE = {name: add for name, add in SIZES.items() if name not in ("updates", "graph")}
 TRAINING = flags(
     Training,
@@ -48,8 +51,8 @@ TRAINING = flags(
     learning_rate=Flag("Peak learning rate.", "RATE"),
     dropout=Flag("Dropout rate; the same values are dropped on every schedule.", "RATE"),
     model=Flag(
-        "Sizes of a preset (`weft list models`), or a config.json of Hugging Face, whose model is"
-        " trained.  [default: a small GPT]",
+        "Sizes of a preset (`weft list models`), a GPT's or a mixture of experts', or a config.json"
+        " of Hugging Face, whose model is trained.  [default: a small GPT]",
         "NAME|FILE",
         complete=model_names,
     ),
@@ -63,6 +66,23 @@ TRAINING = flags(
     compress=Flag(
         "Send values and gradients between devices in fewer bits; fp16 and fp8 are scaled."
         "  [default: as they are]"
+    ),
+    experts=Flag(
+        "Cut layers of experts into attention, dispatch, experts and combine, each on a lane of"
+        " its own, also in schedules without pairs."
+    ),
+    offload=Flag(
+        "Move what forwards keep to the host until its backward: what there is time for, all,"
+        " nothing, or a fraction of the bytes.",
+        "auto|all|none|FRACTION",
+    ),
+    shard_optimizer=Flag(
+        "Let each replica keep the optimizer state of its share of the weights, and update that:"
+        " the same losses."
+    ),
+    reduce=Flag(
+        "Sum gradients of replicas in a fixed order, or by torch's library, which rounds in an"
+        " order of its own."
     ),
     switch_after=Flag("Synchronous steps before asynchronous updates begin.", "N"),
     predict=Flag("Use predicted weights in forwards: the current ones, plus recent updates."),
@@ -104,7 +124,7 @@ SAVING = flags(
 )
 
 SECTIONS = {
-    "The program": [*SCHEDULE, *SHAPE, *REPLICAS],
+    "The program": [*SCHEDULE, *SHAPE, *REPLICAS, "shard_optimizer", "reduce"],
     "The training": (
         "steps",
         "seed",
@@ -113,6 +133,8 @@ SECTIONS = {
         "dropout",
         "precision",
         "compress",
+        "experts",
+        "offload",
     ),
     "The model": ("model", "layers", "hidden", "heads", "context"),
     "The data": ("data", "column", "token_type", "vocabulary", "shuffle"),
@@ -138,6 +160,12 @@ class Job(NamedTuple):
     training: Training
     source: Source
     replicas: int = 1
+    expert_ranks: int = 1
+
+    @property
+    def copies(self) -> int:
+        """Pipelines that train together, each on D devices."""
+        return self.replicas * self.expert_ranks
 
 
 def job_options(command: Command) -> Command:
@@ -151,7 +179,8 @@ def job_options(command: Command) -> Command:
     for_source = bundled("source", Source, SOURCE)(decorated)
     for_training = bundled("training", Training, TRAINING)(for_source)
     for_shape = bundled("sizes", Sizes, SHAPE)(for_training)
-    for_program = SCHEDULE["schedule"](REPLICAS["replicas"](for_shape))
+    for_copies = REPLICAS["replicas"](REPLICAS["expert_ranks"](for_shape))
+    for_program = SCHEDULE["schedule"](for_copies)
     return configured(SCHEDULE, REPLICAS, SHAPE, TRAINING, SOURCE)(for_program)
 
 
@@ -164,11 +193,13 @@ def settings_of(job: Job) -> Settings:
     """The settings asked for; InputError where no machine has room for them."""
     from weft.train import Settings
 
-    program, data = replicated(_request(job).program, job.replicas), _data(job.source)
+    program, data = _request(job).program, _data(job.source)
+    program = replicated(program, job.copies, expert_ranks=job.expert_ranks)
     check(program)  # before a process is started for it
     training = _sized(job.training)
-    _check_room(program, training, data)
-    return Settings(program=program, data=data, **asdict(training)).on_this_machine()
+    settings = Settings(program=program, data=data, **asdict(training))
+    _check_room(settings)
+    return settings.on_this_machine()
 
 
 def _sized(asked: Training) -> Training:
@@ -186,11 +217,11 @@ def on_ranks(job: Job) -> Job:
 
     if job.sizes.devices is not None or is_file(job.schedule):
         return job
-    devices, rest = divmod(dist.get_world_size(), job.replicas)
+    devices, rest = divmod(dist.get_world_size(), job.copies)
     if rest or not devices:
         raise InputError(
-            f"{dist.get_world_size()} ranks make no {job.replicas} replicas of equal size; start"
-            f" R x D of them"
+            f"{dist.get_world_size()} ranks make no {job.copies} replicas of equal size; start"
+            f" R x E x D of them"
         )
     return job._replace(sizes=replace(job.sizes, devices=devices))
 
@@ -211,6 +242,7 @@ def _kept(job: Job, settings: Settings) -> Iterator[tuple[str, str | int | float
         names = ("devices", "microbatches", "stages_per_device")
         sizes |= {name: getattr(request.shape, name) for name in names}
     yield "replicas", job.replicas
+    yield "expert_ranks", job.expert_ranks
     training = {item.name: getattr(settings, item.name) for item in fields(Training)}
     for name, value in (sizes | training | source).items():
         if value is not None:
@@ -226,13 +258,15 @@ def _request(job: Job) -> Request:
     return Request(job.schedule, replace(job.sizes, updates=updates))
 
 
-def _check_room(program: Program, asked: Training, data: Data) -> None:
+def _check_room(asked: Settings) -> None:
     """Refuse a job with tensors of a size that only a mistake asks for."""
-    tokens = asked.microbatch_size * asked.context
+    data, tokens, mixture = asked.data, asked.microbatch_size * asked.context, asked.mixture
+    experts = 3 * mixture.experts * mixture.expert_ffn if mixture else 0
     for found, most, words, remedy in (
-        (program.devices, MOST_RANKS, "processes", "--devices"),
+        (asked.program.devices, MOST_RANKS, "processes", "--devices"),
         (
-            12 * asked.layers * asked.hidden**2 + 2 * data.vocabulary * asked.hidden,
+            asked.layers * asked.hidden * (12 * asked.hidden + experts)
+            + 2 * data.vocabulary * asked.hidden,
             MOST_NUMBERS,
             "weights",
             "--layers, --hidden or --vocabulary",

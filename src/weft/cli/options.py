@@ -164,7 +164,9 @@ PASSES = flags(
         "Keep only the inputs of these stages; run them again before their backward.", "all|S,S,..."
     ),
     offload=Flag(
-        "Move what these stages save to the host until their backward needs it.", "all|S,S,..."
+        "Move what stages save to the host until their backward needs it: what its link has time"
+        " for, all of it, a fraction of the bytes, or what there is time for of some stages.",
+        "auto|all|none|FRACTION|S,S,...",
     ),
     copy=Flag(
         "Time to move what a device's share saves, one way.  [default: a quarter of F + B]",

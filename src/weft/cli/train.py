@@ -64,7 +64,7 @@ def command(
     out: Path | None,
     is_json: bool,
 ) -> None:
-    """Train a small GPT, or a model of Hugging Face, in a real process for each device.
+    """Train a small GPT or mixture of experts, or a model of Hugging Face, in real processes.
 
     \b
       $ weft train --schedule zbv -d 2 -n 4
@@ -85,6 +85,8 @@ def command(
       $ weft train --cost cost.json
       $ weft train --accelerator auto
       $ weft train --replicas 2 -d 2
+      $ weft train --model moe-small --schedule kimi-k2 -d 2 -n 4 --offload auto
+      $ weft train --model moe-small --schedule kimi-k2 -d 2 -n 4 --expert-ranks 2
       $ weft train --save-every 100 --keep 3 --out runs/long
       $ weft train --config runs/1f1b/settings.toml --out runs/1f1b --resume
       $ torchrun --nproc-per-node 4 -m weft train --schedule 1f1b
@@ -108,7 +110,14 @@ def command(
     torchrun --max-restarts starts all ranks again when one dies.
 
     --replicas trains R copies of the pipeline in R x D processes, each with its own N
-    microbatches of a step.
+    microbatches of a step. --expert-ranks lets E of them share the experts of every layer, in
+    E x D processes for each replica: each holds some of the experts, and tokens travel to them
+    and back.
+
+    Where a schedule has pairs, as kimi-k2 and dualpipe do, the layers of a mixture of experts
+    are cut into attention, dispatch, experts and combine, so that one microbatch computes while
+    tokens of another travel; other schedules run whole stages, unless --experts asks for that.
+    --offload moves what forwards keep to the host until its backward. Neither changes a loss.
 
     The file of --config has a line for each option, like learning-rate = 0.003 or
     schedule = "zbv"; the command line wins over it. settings.toml is such a file, with all that

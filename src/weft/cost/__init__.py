@@ -5,6 +5,7 @@ from weft.cost.cost import Cost, Link, Memory, Network, PerStage, Times, sizes_o
 from weft.cost.derive import Derivation, derive
 from weft.cost.device import Device, Point
 from weft.cost.devices import DEVICES, device_named
+from weft.cost.evened import evened
 from weft.cost.fit import Fit, fitted
 from weft.cost.layout import Layout, Storage
 from weft.cost.measurement import Measurement
@@ -41,6 +42,7 @@ __all__ = [
     "blocks",
     "derive",
     "device_named",
+    "evened",
     "fitted",
     "flops",
     "model_named",

@@ -13,7 +13,7 @@ from weft.errors import InputError
 from weft.ir.kinds import Part
 
 if TYPE_CHECKING:
-    from weft.cost.cost import Cost, Link
+    from weft.cost.cost import Cost, Link, Parts
 
 MOST = 10**9  # of anything that is counted
 _MOST_QUOTED = 40  # characters
@@ -81,13 +81,22 @@ def check_cost(cost: Cost) -> None:
     for kinds, ratio in cost.pairs.items():
         check_number(ratio, f"pair {kinds}")
     for kind, shares in cost.parts.items():
-        if kind not in ("F", "I") or len(shares) != len(Part):
-            raise InputError(f"parts of {kind}: F and I have shares of {len(Part)} parts")
-        for share in shares:
-            check_number(share, f"a part of {kind}")
+        _check_parts(kind, shares, cost.stages)
     for microbatch, ratio in enumerate(cost.sizes):
         check_number(ratio, f"size of microbatch {microbatch}")
     check_marks(cost.provenance, cost.stages)
+
+
+def _check_parts(kind: str, shares: Parts, stages: int) -> None:
+    each = shares if isinstance(shares[0], tuple) else (shares,)
+    is_known = kind in ("F", "I") and all(len(own) == len(Part) for own in each)
+    if not is_known or len(each) not in (1, stages):
+        raise InputError(
+            f"parts of {kind}: F and I have shares of {len(Part)} parts, one set of them for all"
+            f" stages or one for each"
+        )
+    for share in np.array(each).flat:
+        check_number(share, f"a part of {kind}")
 
 
 def _check_messages(message: float | tuple[float, ...]) -> None:

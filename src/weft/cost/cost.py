@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from weft.cost.checks import check_cost
 from weft.cost.measurement import Measurement
+from weft.cost.parts import divided, sharing
 from weft.cost.provenance import Marks, Provenance, marks_by_kind
 from weft.errors import InputError
 from weft.ir.actions import Actions, Column, Index
@@ -24,6 +25,7 @@ from weft.ir.values import Value
 
 PerStage = tuple[float, ...]
 Shares = tuple[float, float, float, float]
+Parts = Shares | tuple[Shares, ...]  # of every stage alike, or stage by stage
 
 EVEN: Shares = (1 / 3, 1 / 6, 1 / 3, 1 / 6)  # of a layer whose communication is a third of it
 
@@ -35,7 +37,8 @@ class Times:
     A whole backward is I + W, unless `backward` says how long it takes where a stage is never
     split. `update` is of all weights of a stage, its ends of tied ones included: summing and
     updating these takes no time of its own. `close` is what passes between the last gradient of a
-    stage and whoever reads them all: they are measured or laid out to be sent.
+    stage and whoever reads them all: they are measured or laid out to be sent. Where copies share
+    an update, half of `reduce` is the sum and half the gather, unless `gather` is known as well.
     """
 
     forward: PerStage
@@ -46,6 +49,7 @@ class Times:
     reduce: PerStage
     backward: PerStage | None = None
     close: PerStage | None = None
+    gather: PerStage | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +112,8 @@ class Cost:
     """Times, memory and network of one model on one set of devices.
 
     pairs       seconds of an overlapped pair relative to running both, by kinds ("BF")
-    parts       shares of F and of I that are attention, dispatch, experts and combine
+    parts       shares of F and of I that are attention, dispatch, experts and combine, of every
+                stage alike or stage by stage
     sizes       relative size of each microbatch of a step; empty where all are equal
     overhead    seconds that a device's host needs between an action and the next one
     is_barrier  whether a step ends for all devices together (WALL) or steps overlap (SPAN)
@@ -123,7 +128,7 @@ class Cost:
     memory: Memory
     network: Network
     pairs: Mapping[str, float] = field(default_factory=dict)
-    parts: Mapping[str, Shares] = field(default_factory=dict)
+    parts: Mapping[str, Parts] = field(default_factory=dict)
     sizes: tuple[float, ...] = ()
     overhead: float = 0.0
     is_barrier: bool = True
@@ -165,6 +170,9 @@ class Cost:
         if (actions.segment >= 0).any():
             self._cut_into_parts(program, seconds)
         seconds = seconds * self.covered(actions)
+        is_moved = np.isin(actions.kind, (Kind.OFFLOAD, Kind.ONLOAD))
+        if is_moved.any():
+            seconds[is_moved] = self.kept(program)[is_moved] / self.network.host.bandwidth
         self._add_copies(program, seconds)
         if not actions.joined.any():
             return seconds
@@ -223,7 +231,8 @@ class Cost:
         """What gradients take to a sum on another device, where that is measured without it.
 
         And new weights to a gather; where copies share an update, each is sent its part alone,
-        but for gradients of which a norm is needed.
+        but for gradients of which a norm is needed. Of more than two copies each is sent its part
+        of whole gradients, too, and then the sums of all other parts.
         """
         dependencies, actions = program.dependencies, program.actions
         marks = self.provenance.get("reduce", (Provenance.GIVEN,) * self.stages)
@@ -236,10 +245,14 @@ class Cost:
         producer, consumer = dependencies.producer[rows], dependencies.consumer[rows]
         source, destination = program.device_of[producer], program.device_of[consumer]
         latency, bandwidth = self.network.links(source, destination)
-        share = 1 / len(program.placement.pipes)
+        copies = len(program.placement.pipes)
+        share = 1 / copies
         gradients = np.array(self.memory.gradients)[actions.stage[producer]]
         if is_gather.any() and not program.norms:
             gradients = gradients * share
+        elif copies > 2:
+            gradients = gradients * 2 * share
+            latency = np.where(is_gather[rows] | (actions.edge[consumer] >= 0), 1, 2) * latency
         weights = np.array(self.memory.weights)[actions.stage[producer]] * share
         size = np.where(is_gather[rows], weights, gradients)
         size = np.where(actions.edge[consumer] >= 0, 0.0, size)  # a tied weight is part of it
@@ -255,6 +268,16 @@ class Cost:
             & (actions.kind[dependencies.producer] <= Kind.R)
         )
         delays[rows] += np.array(self.times.close)[actions.stage[dependencies.producer[rows]]]
+
+    def kept(self, program: Program) -> NDArray[np.float64]:
+        """For every action, bytes that the forward of its microbatch keeps: inputs, if recomputed.
+
+        The segments of a stage share these evenly.
+        """
+        actions, memory = program.actions, self.memory
+        saved, inputs = np.array(memory.saved)[actions.stage], np.array(memory.inputs)
+        each = np.where(is_recomputed(program), inputs[actions.stage], saved)
+        return np.asarray(each * self.covered(actions) / sharing(actions, program.stages))
 
     def provenance_of(self, program: Program) -> NDArray[np.object_]:
         """For every action of the program, how its seconds are known: a Provenance."""
@@ -292,27 +315,30 @@ class Cost:
         table[Kind.R] = times.recompute
         table[Kind.UPDATE] = times.update
         table[Kind.REDUCE] = times.reduce
-        if (actions.kind == Kind.GATHER).any():  # half of the way there, half back
+        if times.gather is not None:
+            table[Kind.GATHER] = times.gather
+        elif (actions.kind == Kind.GATHER).any():  # half of the way there, half back
             table[Kind.REDUCE] = table[Kind.GATHER] = np.multiply(times.reduce, 0.5)
-        table[Kind.OFFLOAD] = [self.network.host.seconds(size) for size in self.memory.saved]
-        table[Kind.ONLOAD] = table[Kind.OFFLOAD]
         return table
 
     def _cut_into_parts(self, program: Program, seconds: Seconds) -> None:
         """A part of a layer takes its share of its stage; W is half attention, half experts."""
         actions, times = program.actions, self.times
         table = np.zeros((len(Kind), len(Part), self.stages))
-        forward, backward = (np.array(self.parts.get(kind, EVEN)) for kind in "FI")
-        table[Kind.F] = table[Kind.R] = np.outer(forward, times.forward)
-        table[Kind.R] = np.outer(forward, times.recompute)
-        table[Kind.I] = np.outer(backward, times.input_grad)
+        forward, backward = (self._shares(kind) for kind in "FI")
+        table[Kind.F] = forward * times.forward
+        table[Kind.R] = forward * times.recompute
+        table[Kind.I] = backward * times.input_grad
         table[Kind.W] = np.outer((0.5, 0.0, 0.5, 0.0), times.weight_grad)
         table[Kind.B] = table[Kind.I] + table[Kind.W]
-        layers = np.ones(self.stages)
-        np.maximum.at(layers, actions.stage, actions.segment // len(Part) + 1)
         rows = np.flatnonzero(actions.segment >= 0)
         stage, part = actions.stage[rows], actions.segment[rows] % len(Part)
-        seconds[rows] = table[actions.kind[rows], part, stage] / layers[stage]
+        seconds[rows] = divided(table, actions)[actions.kind[rows], part, stage]
+
+    def _shares(self, kind: str) -> NDArray[np.float64]:
+        """The shares of [part, stage]."""
+        each = np.array(self.parts.get(kind, EVEN), np.float64).reshape(-1, len(Part))
+        return np.broadcast_to(each.T, (len(Part), self.stages))
 
     def _add_copies(self, program: Program, seconds: Seconds) -> None:
         """A send keeps its link busy for its bytes."""
@@ -355,3 +381,13 @@ def _in_common(actions: Actions, producer: Index, consumer: Index) -> tuple[Colu
     first = np.maximum(actions.microbatch[producer], actions.microbatch[consumer])
     ends = actions.microbatch + actions.span
     return first, np.minimum(ends[producer], ends[consumer]) - first
+
+
+def is_recomputed(program: Program) -> NDArray[np.bool_]:
+    """For each action, whether its stage and microbatch have an R."""
+    actions = program.actions
+    again = np.flatnonzero(actions.kind == Kind.R)
+    if not len(again):
+        return np.zeros(len(actions), np.bool_)
+    cell = actions.stage.astype(np.int64) << 32 | actions.microbatch.astype(np.int64)
+    return np.isin(cell, cell[again])

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from weft.cost.cost import Cost, Link, Memory, Network, PerStage, Shares, Times, sizes_of_parts
 from weft.errors import InputError
 from weft.ir.graph import Backward, Graph
 from weft.ir.program import Program
-
-MOMENT = 0.1  # of a forward
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,13 +63,6 @@ class Share:
             parts=self._parts(),
             sizes=sizes_of_parts(program),
         )
-
-    def with_transfers(self, program: Program) -> Cost:
-        """The same where messages take a moment, for whoever has to put them in an order.
-
-        What is sent first is of no account where sending takes no time, but is where it does.
-        """
-        return replace(self, latency=MOMENT * self.forward * program.placement.share).cost(program)
 
     def _parts(self) -> dict[str, Shares]:
         """What a pair saves is communication, half of it in F, half in I; the rest is computed."""

@@ -65,8 +65,9 @@ def legend(timeline: Timeline, bands: list[Band]) -> Iterator[Entry]:
     actions = timeline.program.actions
     is_shown = _is_shown(timeline, bands)
     takes_time = is_shown & (shown_ends(timeline) > timeline.start)
-    yield from _kinds(timeline, takes_time & (actions.segment < 0))
-    yield from _parts(timeline, takes_time & (actions.segment >= 0))
+    is_part = (actions.segment >= 0) & (actions.kind <= Kind.R)
+    yield from _kinds(timeline, takes_time & ~is_part)
+    yield from _parts(timeline, takes_time & is_part)
     for second in np.flatnonzero(actions.joined & is_shown)[:1].tolist():
         both = Mark(actions[second - 1].kind), Mark(actions[second].kind)
         yield Entry(Sign.PAIR, both, "in one slot")
@@ -99,7 +100,8 @@ def _kinds(timeline: Timeline, here: NDArray[np.bool_]) -> Iterator[Entry]:
 
 def _parts(timeline: Timeline, here: NDArray[np.bool_]) -> Iterator[Entry]:
     """A mark for the way there and one for the way back."""
-    segments = timeline.program.actions.segment[here]
-    for part in map(Part, np.unique(segments % len(Part)).tolist()):
-        marks = tuple(Mark(kind, part=part) for kind in (Kind.F, Kind.B))
+    actions = timeline.program.actions
+    back = Kind.I if (actions.kind[here] == Kind.I).any() else Kind.B
+    for part in map(Part, np.unique(actions.segment[here] % len(Part)).tolist()):
+        marks = tuple(Mark(kind, part=part) for kind in (Kind.F, back))
         yield Entry(Sign.MARKS, marks, PART_WORDS[part])

@@ -87,7 +87,8 @@ def marker(program: Program, *, count_from: int = 0) -> MarksOf:
         action = program.actions[index]
         place = places.get((int(program.device_of[index]), action.pipe, action.stage), 0)
         version = action.version if has_versions else None
-        part = None if action.segment is None else Part(action.segment % len(Part))
+        is_part = action.kind.is_compute and action.segment is not None
+        part = Part((action.segment or 0) % len(Part)) if is_part else None
         number = None if action.microbatch is None else action.microbatch + count_from
         return Mark(action.kind, number, action.span, place, version, part)
 

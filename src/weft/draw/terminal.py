@@ -19,7 +19,7 @@ from weft.draw.grid import Grid, fit, usual_shortest
 from weft.draw.legend import Entry, Sign, legend
 from weft.draw.marks import Mark, marker
 from weft.draw.pens import DIM, Colours, HalfColumns, Letters, Pen
-from weft.draw.units import round_times, time_unit
+from weft.draw.units import Unit, round_times, time_unit
 from weft.draw.view import WHOLE, View
 from weft.ir.kinds import Kind
 from weft.ir.program import Program
@@ -83,10 +83,10 @@ def _sheets(timeline: Timeline, view: View, *, room: int, widest: int) -> list[_
 
 
 def _room(bands: list[Band], width: int) -> int:
-    return max(LEAST_ROOM, width - _gutter(bands))
+    return max(LEAST_ROOM, width - gutter(bands))
 
 
-def _gutter(bands: list[Band]) -> int:
+def gutter(bands: list[Band]) -> int:
     """Columns that a band's label takes, with the space after it."""
     return max(len(band.label) for band in bands) + 1
 
@@ -105,8 +105,8 @@ def _picture(
     lines = [
         *(Text(line, "bold") for line in wrap(title(timeline.program), width)),
         *(line for sheet in sheets for line in _sheet(timeline, bands, sheet, pen)),
-        *_flowed(map(Text, figures(timeline)), width),
-        *_flowed(_legend(timeline, bands, pen), width),
+        *flowed(map(Text, figures(timeline)), width),
+        *flowed(legend_signs(timeline, bands, pen), width),
     ]
     return Text("\n").join(lines)
 
@@ -115,19 +115,21 @@ def _sheet(timeline: Timeline, bands: list[Band], sheet: _Sheet, pen: Pen) -> It
     """Name, rows and axis."""
     if sheet.name:
         yield Text(sheet.name)
-    yield from _rows(timeline, bands, sheet.grid, pen)
-    yield Text(" " * _gutter(bands) + _axis(sheet.grid, pen, timeline), DIM)
+    yield from rows(timeline, bands, sheet.grid, pen)
+    start = sheet.grid.opening - float(timeline.start.min(initial=0.0))
+    yield Text(" " * gutter(bands) + axis(sheet.grid, pen, time_unit(timeline), start), DIM)
 
 
-def _rows(timeline: Timeline, bands: list[Band], grid: Grid, pen: Pen) -> Iterator[Text]:
-    gutter = _gutter(bands)
+def rows(timeline: Timeline, bands: list[Band], grid: Grid, pen: Pen) -> Iterator[Text]:
+    """The rows of bands, each after its label."""
+    room = gutter(bands)
     hidden = _hidden(bands)
     for band, columns in zip(bands, grid.rows(timeline, bands), strict=True):
         if band.device not in hidden:
             row = _with_moments(pen.row(columns), timeline, band, grid, pen)
-            yield Text.assemble((f"{band.label:>{gutter - 1}} ", DIM), row)
+            yield Text.assemble((f"{band.label:>{room - 1}} ", DIM), row)
         elif band.device == hidden[0]:
-            yield Text(f"{'':{gutter}}{len(hidden)} more devices", DIM)
+            yield Text(f"{'':{room}}{len(hidden)} more devices", DIM)
 
 
 def _with_moments(row: Text, timeline: Timeline, band: Band, grid: Grid, pen: Pen) -> Text:
@@ -156,12 +158,11 @@ def _hidden(bands: list[Band]) -> list[int]:
     return devices[MOST_ROWS // 2 : -MOST_ROWS // 2] if len(devices) > MOST_ROWS else []
 
 
-def _axis(grid: Grid, pen: Pen, timeline: Timeline) -> str:
-    """Ticks at round times, as close as their numbers allow."""
-    unit = time_unit(timeline)
+def axis(grid: Grid, pen: Pen, unit: Unit, start: float) -> str:
+    """Ticks at round times, as close as their numbers allow; the first column is at `start`."""
     per_unit = grid.per_second * unit.size / pen.per_character
     columns = -(-grid.columns // pen.per_character)
-    start = (grid.opening - float(timeline.start.min(initial=0.0))) / unit.size
+    start /= unit.size
     name = f" {unit.name}" if unit.name else ""
     widest = max(9, len(number(start + columns / per_unit) + name) + 3)
     axis = ""
@@ -173,7 +174,8 @@ def _axis(grid: Grid, pen: Pen, timeline: Timeline) -> str:
     return axis
 
 
-def _legend(timeline: Timeline, bands: list[Band], pen: Pen) -> Iterator[Text]:
+def legend_signs(timeline: Timeline, bands: list[Band], pen: Pen) -> Iterator[Text]:
+    """What the marks of bands mean, a phrase each."""
     for entry in legend(timeline, bands):
         yield Text.assemble(*_signs(entry, pen), f" {entry.meaning}")
     yield Text(f"{pen.idle} idle", DIM)
@@ -192,7 +194,7 @@ def _signs(entry: Entry, pen: Pen) -> Iterator[Text]:
             yield Text("₀₁₂")
 
 
-def _flowed(phrases: Iterable[Text], width: int) -> Iterator[Text]:
+def flowed(phrases: Iterable[Text], width: int) -> Iterator[Text]:
     """Phrases side by side, on as many lines as it takes."""
     line = Text("")
     for phrase in phrases:

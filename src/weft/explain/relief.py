@@ -1,6 +1,6 @@
 """Relief: the same program with less of it in the memory of a device.
 
-    --offload all      saved state waits on the host; what the link has no time for stays
+    --offload auto     saved state waits on the host; what the link has no time for stays
     --recompute all    only inputs are kept, and every forward runs twice
     both               inputs wait on the host too
 
@@ -19,7 +19,7 @@ from weft.lower import offload, overlapping, recompute
 from weft.simulate import simulate
 from weft.timeline import Timeline
 
-OFFLOADED = "What is offloaded is simulated and drawn; Weft's own runtime does not offload yet."
+OFFLOADED = 'A pipeline offloads as much by the same cost: Pipeline(..., offload="auto", cost=...).'
 MOST_ACTIONS = 200_000  # of a program that is offloaded: choosing what goes takes its time
 
 
@@ -27,9 +27,9 @@ class Relief(Enum):
     """What is added to a program, as the command line spells it."""
 
     NONE = ""
-    OFFLOAD = "--offload all"
+    OFFLOAD = "--offload auto"
     RECOMPUTE = "--recompute all"
-    BOTH = "--recompute all --offload all"
+    BOTH = "--recompute all --offload auto"
 
     @property
     def is_recomputing(self) -> bool:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from weft.errors import InputError
+from weft.ir.expert_groups import check_expert_groups
 from weft.ir.lanes import Period
 
 if TYPE_CHECKING:
@@ -40,6 +41,8 @@ def refuse_malformed(program: Program) -> None:
     if program.period is not None:
         _check_period(program, program.period)
     program.sharing.check(program.name, program.stages)
+    pipes = len(program.placement.pipes)
+    check_expert_groups(program.name, program.expert_groups, program.pipe_of, pipes)
 
 
 def _check_period(program: Program, period: Period) -> None:

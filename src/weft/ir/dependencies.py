@@ -26,6 +26,7 @@ class Value(IntEnum):
     WEIGHTS = 7
     SEGMENT = 8  # from one segment of a stage to the next
     NORM = 9  # of the gradients of several stages, which their updates share
+    TOKENS = 10  # what another pipe of an expert group has to have, to exchange tokens
 
 
 class Missing(NamedTuple):
@@ -49,6 +50,16 @@ class Dependencies:
 
     def __len__(self) -> int:
         return len(self.consumer)
+
+    def with_more(self, other: Dependencies) -> Dependencies:
+        """These, and others of the same actions."""
+        return Dependencies(
+            np.concatenate([self.consumer, other.consumer]),
+            np.concatenate([self.producer, other.producer]),
+            np.concatenate([self.value, other.value]),
+            np.concatenate([self.edge, other.edge]),
+            missing=self.missing,
+        )
 
     @cached_property
     def _by_consumer(self) -> tuple[Index, Index]:

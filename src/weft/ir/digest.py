@@ -27,6 +27,8 @@ def digest_of(program: Program) -> str:
     digest = hashlib.sha256(repr(parts).encode())
     if program.ties or program.norms:
         digest.update(repr((program.ties, program.norms)).encode())
+    if program.expert_groups:
+        digest.update(f"expert groups {program.expert_groups}".encode())
     if program.graph.fixed:
         digest.update(repr(sorted(program.graph.fixed)).encode())
     period = program.period or Period((), (), 0)

@@ -24,6 +24,8 @@ class Kind(IntEnum):
     FREE = 13  # a weight version is dropped
     GATHER = 14  # new weights from all copies of a stage, each of which has updated its share
 
+    __hash__ = int.__hash__  # it equals its number; and as a key it is looked up all the time
+
     @property
     def is_compute(self) -> bool:
         return self <= Kind.R
@@ -73,6 +75,14 @@ class Part(IntEnum):
     DISPATCH = 1
     EXPERTS = 2
     COMBINE = 3
+
+
+class Layer(Enum):
+    """What a layer of a stage is cut into; numbers of parts that it does not have are left out."""
+
+    EXPERTS = tuple(Part)
+    DENSE = (Part.ATTENTION, Part.EXPERTS)  # attention and a perceptron: nothing is exchanged
+    PLAIN = (Part.EXPERTS,)  # one computation, such as a head
 
 
 def segment(layer: int, part: Part) -> int:

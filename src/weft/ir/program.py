@@ -18,6 +18,7 @@ from weft.ir.actions import Action, Actions, Column, Index, Pair
 from weft.ir.checks import refuse_malformed
 from weft.ir.digest import digest_of
 from weft.ir.earliest import Precedence, Seconds
+from weft.ir.expert_groups import PipeGroups
 from weft.ir.graph import Graph
 from weft.ir.kinds import EDGE_END, Kind, Stream
 from weft.ir.lanes import Lane, Period
@@ -36,7 +37,8 @@ class Program:
     `is_stashing` is False where a method lets backward use newer weights than forward did.
     `parts` of its microbatches make one of ordinary size, where a method cuts them up.
     `ties` are stages that share a weight, in model order: the first is its home. `norms` are
-    stages whose updates wait for one norm of their gradients.
+    stages whose updates wait for one norm of their gradients. `expert_groups` are pipes that hold
+    some of the experts each, in the order of these, and exchange tokens.
     """
 
     name: str
@@ -52,6 +54,7 @@ class Program:
     parts: int = 1
     ties: StageGroups = ()
     norms: StageGroups = ()
+    expert_groups: PipeGroups = ()
 
     @classmethod
     def build(
@@ -68,6 +71,7 @@ class Program:
         parts: int = 1,
         ties: Iterable[Iterable[int]] = (),
         norms: Iterable[Iterable[int]] = (),
+        expert_groups: Iterable[Iterable[int]] = (),
     ) -> Program:
         """A program from lanes: a mapping, or one compute lane for each device in order."""
         if not isinstance(lanes, Mapping):
@@ -91,6 +95,7 @@ class Program:
             parts=parts,
             ties=tuple(map(tuple, ties)),
             norms=tuple(map(tuple, norms)),
+            expert_groups=tuple(map(tuple, expert_groups)),
         )
 
     def __post_init__(self) -> None:
@@ -171,6 +176,7 @@ class Program:
             step=self.microbatches,
             pipe_of=self.pipe_of,
             sharing=self.sharing,
+            expert_groups=self.expert_groups,
         )
 
     def precedence(self, delay: Seconds) -> Precedence:
@@ -253,6 +259,7 @@ class Program:
             "is_stashing": self.is_stashing,
             "ties": self.ties,
             "norms": self.norms,
+            "expert_groups": self.expert_groups,
         }
         return Program.build(
             self.name,

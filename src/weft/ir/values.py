@@ -9,8 +9,8 @@
     SEND ACTIVATION   activation                                         message
     RECV ACTIVATION   message                                            activation, on its device
     SEND/RECV GRADIENT  the same for gradients, against the edge
-    OFFLOAD           saved state (F)                                    host copy
-    ONLOAD            host copy                                          saved state
+    OFFLOAD           saved state (F), of its segment if it names one    host copy
+    ONLOAD            host copy, of the same                             saved state
     REDUCE            weight gradients of its version, of every pipe     summed gradient
     UPDATE            weight gradients or their sum, the version before,
                       the norm of its group                              the next version
@@ -26,6 +26,10 @@
     where copies of a stage share the work of an update
     what reads an UPDATE     reads the GATHER of its pipe instead
 
+    where pipes exchange tokens
+    F, R, B, I        also all that the same action of the other pipes reads: of a stage that is
+                      cut into segments, dispatch and combine alone
+
 With a receive on an edge, its reader reads the receive; without, the producer itself. An action
 that spans several microbatches reads, of each neighbour, whatever covers them. Segments of a
 stage run in forward order for F and R, in backward order for B and I.
@@ -39,14 +43,23 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from weft.ir.actions import Actions
+from weft.ir.actions import Actions, Index
 from weft.ir.dependencies import Dependencies, Found, Missing, Value, without_repeats
+from weft.ir.expert_groups import PipeGroups, with_tokens
 from weft.ir.graph import Graph
 from weft.ir.kinds import Kind
 from weft.ir.tables import Groups, Tables
 from weft.ir.weights import Sharing, Weights
 
 __all__ = ["Dependencies", "Missing", "Sharing", "Value", "resolve"]
+
+# What actions of one segment read of others of the same, and of which kind these are.
+_WITHIN_SEGMENTS = (
+    (Value.DEFERRED, (Kind.W,), Kind.I),
+    (Value.SAVED, (Kind.OFFLOAD,), Kind.F),
+    (Value.HOST_COPY, (Kind.ONLOAD,), Kind.OFFLOAD),
+    (Value.SAVED, (Kind.R, Kind.B, Kind.I), Kind.ONLOAD),
+)
 
 
 def resolve(
@@ -57,6 +70,7 @@ def resolve(
     step: int,
     pipe_of: Sequence[int],
     sharing: Sharing,
+    expert_groups: PipeGroups = (),
 ) -> Dependencies:
     """Every (consumer, producer) of these actions, by the table above."""
     tables = Tables(actions, stages=len(graph), edges=len(graph.edges), microbatches=microbatches)
@@ -69,9 +83,12 @@ def resolve(
         _between_segments(actions, found)
     if tables.has_updates:
         pipes = max(*pipe_of, int(actions.pipe.max(initial=0))) + 1
-        weights = Weights(graph, tables, step=step, pipes=pipes, sharing=sharing)
+        measured = expert_groups[0] if expert_groups else (0,)
+        weights = Weights(graph, tables, step=step, pipes=pipes, sharing=sharing, measured=measured)
         weights.resolve(found)
     dependencies = found.dependencies()
+    if expert_groups:
+        dependencies = with_tokens(dependencies, actions, expert_groups, pipe_of)
     return dependencies if (actions.span == 1).all() else without_repeats(dependencies)
 
 
@@ -104,7 +121,7 @@ def _within_stages(graph: Graph, tables: Tables, found: Found) -> None:
     nowhere = np.full(len(graph), -1)
     saved = tables.out_of(Kind.F)
     if tables.has(Kind.OFFLOAD) or tables.has(Kind.ONLOAD):
-        offloads, onloads = tables.out_of(Kind.OFFLOAD), tables.out_of(Kind.ONLOAD)
+        offloads, onloads = _of_whole_stages(tables, Kind.OFFLOAD, Kind.ONLOAD)
         found.grid(Value.SAVED, offloads, saved, stages, nowhere)
         found.grid(Value.HOST_COPY, onloads, offloads, stages, nowhere)
         saved = np.where(onloads >= 0, onloads, saved)
@@ -117,6 +134,12 @@ def _within_stages(graph: Graph, tables: Tables, found: Found) -> None:
         weights = tables.into(Kind.W)
         whole = np.where(tables.actions.segment[weights] < 0, weights, -1)
         found.grid(Value.DEFERRED, whole, tables.out_of(Kind.B, Kind.I), stages, nowhere)
+
+
+def _of_whole_stages(tables: Tables, *kinds: Kind) -> list[Index]:
+    """Which action of each kind covers a cell, but for those of one segment."""
+    segment = tables.actions.segment
+    return [np.where(segment[t] < 0, t, -1) for t in map(tables.out_of, kinds)]
 
 
 def _along_wires(graph: Graph, tables: Tables, found: Found) -> None:
@@ -147,7 +170,7 @@ def _along_wires(graph: Graph, tables: Tables, found: Found) -> None:
 
 
 def _between_segments(actions: Actions, found: Found) -> None:
-    """Segment i of F and R reads i - 1, of B and I reads i + 1; of W its own I."""
+    """Segment i of F and R reads i - 1, of B and I reads i + 1; the rest reads its own segment."""
     rows = np.flatnonzero(actions.segment >= 0)
     keys = (actions.segment, actions.microbatch, actions.stage, actions.kind)
     rows = rows[np.lexsort([key[rows] for key in keys])]
@@ -158,8 +181,9 @@ def _between_segments(actions: Actions, found: Found) -> None:
     upstream = np.isin(actions.kind[before], (Kind.B, Kind.I))
     found.add(Value.SEGMENT, after[downstream], before[downstream])
     found.add(Value.SEGMENT, before[upstream], after[upstream])
-    inputs, weights = rows[actions.kind[rows] == Kind.I], rows[actions.kind[rows] == Kind.W]
     cell = (actions.stage.astype(np.int64) << 40) + (actions.microbatch.astype(np.int64) << 12)
     cell += actions.segment
-    own = Groups(inputs, cell[inputs]).join(weights, cell[weights])
-    found.add(Value.DEFERRED, *own)
+    for value, readers, read in _WITHIN_SEGMENTS:
+        producers = rows[actions.kind[rows] == read]
+        consumers = rows[np.isin(actions.kind[rows], readers)]
+        found.add(value, *Groups(producers, cell[producers]).join(consumers, cell[consumers]))

@@ -57,14 +57,23 @@ class Sharing(NamedTuple):
 class Weights:
     """The actions of a program by the weights that they make, sum or use.
 
-    A stage's weights have parts: 0 is its own, j + 1 its end of the tied weight j.
+    A stage's weights have parts: 0 is its own, j + 1 its end of the tied weight j. `measured` are
+    the pipes on which gradients are measured: each has some that the others do not have.
     """
 
     def __init__(
-        self, graph: Graph, tables: Tables, *, step: int, pipes: int, sharing: Sharing
+        self,
+        graph: Graph,
+        tables: Tables,
+        *,
+        step: int,
+        pipes: int,
+        sharing: Sharing,
+        measured: Sequence[int] = (0,),
     ) -> None:
         actions = tables.actions
         self._tables, self._actions, self._sharing = tables, actions, sharing
+        self._measured = measured
         self._learns = np.array([s.backward is Backward.FULL for s in graph.stages])
         self._version = np.maximum(actions.version, 0).astype(np.int64)
         self._pipes = pipes
@@ -184,7 +193,8 @@ class Weights:
         readers = self._updates[np.isin(counted, group)]
         last = self._grouped_by_step(self._last_ends())
         for member in group:
-            found.add(Value.NORM, *self._whole(readers, member, 0, last))
+            for pipe in self._measured:
+                found.add(Value.NORM, *self._whole(readers, member, pipe, last))
         for tie in np.flatnonzero(np.isin(homes, group)).tolist():
             keys = self._key(int(homes[tie]), 0, tie + 1, self._version[readers])
             found.add(Value.NORM, *self._sums.join(readers, keys))

@@ -3,9 +3,9 @@
 from weft.lower.edges import over
 from weft.lower.executable import executable
 from weft.lower.experts import experts
-from weft.lower.groups import groups_of
+from weft.lower.groups import groups_of, launched_after
 from weft.lower.meetings import Groups, Meetings
-from weft.lower.offload import offload
+from weft.lower.offload import Amount, check_amount, offload, offloads, onload_steps
 from weft.lower.order import launch_order
 from weft.lower.pairs import overlapping, unpaired
 from weft.lower.recompute import recompute, recompute_early
@@ -17,17 +17,22 @@ from weft.lower.whole import whole
 from weft.lower.wires import Messages, messages, unwired, wires
 
 __all__ = [
+    "Amount",
     "Groups",
     "Meetings",
     "Messages",
+    "check_amount",
     "executable",
     "experts",
     "groups_of",
     "launch_order",
+    "launched_after",
     "launched_together",
     "messages",
     "offload",
+    "offloads",
     "one_wire",
+    "onload_steps",
     "over",
     "overlapping",
     "recompute",

@@ -21,6 +21,8 @@ from weft.cost import Cost, Share
 from weft.errors import ProgramError
 from weft.ir.actions import Index
 from weft.ir.earliest import Seconds
+from weft.ir.kinds import Stream
+from weft.ir.lanes import Lane
 from weft.ir.program import Program
 from weft.lower.meetings import Groups, Meetings, singly
 from weft.lower.transfers import transfer_steps
@@ -43,13 +45,44 @@ def groups_of(
     In a program that repeats no group crosses the ends of a body, each body has the same, and all
     transfers of a group take place with the data of one step.
     """
-    cost, run = cost or Share().with_transfers(program), _Run.of(program)
+    cost, run = cost or Share().cost(program), _Run.of(program)
     alone = Meetings.of(run.whole, singly(run.whole))
     joins = run.dissolved(run.settled(_near(alone, cost, tolerance)))
     together = Meetings.of(run.whole, _sizes(run.whole, joins[run.listed]))
     if together.seconds(cost) > alone.seconds(cost) * (1 + _NOISE):
         return singly(program)
     return _sizes(program, joins)
+
+
+def launched_after(program: Program, groups: Groups, cost: Cost | None = None) -> dict[int, int]:
+    """For the last transfer of each group, an action of its device after which it is launched.
+
+    A transfer that waits for its other end keeps a GPU busy, and slows down what is computed
+    beside it. So none is launched before what its device has computed, by the simulation, when its
+    other end is there. That simulation is a run in which nothing waits in a circle, and what is
+    asked for here is so in it: there is none with these waits either. Not for what repeats.
+    """
+    if program.period is not None:
+        return {}
+    cost = cost or Share().cost(program)
+    ends, found = Meetings.of(program, groups).ends(cost), dict[int, int]()
+    starts = ends - cost.durations(program)[program.slot_of]
+    noise = _NOISE * ends.max(initial=0.0)
+    computing = {lane.device: i for i, lane in enumerate(program.lanes) if _computes(lane)}
+    for index, lane in enumerate(program.lanes):
+        if lane.is_one_wire and lane.device in computing:
+            first, stop = program.bounds[computing[lane.device] :][:2].tolist()
+            last = int(program.bounds[index]) - 1 + np.cumsum(groups[lane.device])
+            for row in last.tolist():
+                is_over = ends[first:stop] <= ends[row] + noise
+                is_over &= starts[first:stop] < ends[row] - noise
+                if is_over.any():
+                    found[row] = first + int(np.flatnonzero(is_over)[-1])
+    return found
+
+
+def _computes(lane: Lane) -> bool:
+    return lane.stream is Stream.COMPUTE
 
 
 @dataclass(frozen=True, slots=True, eq=False)

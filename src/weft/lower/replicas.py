@@ -6,6 +6,7 @@
                                  device 3  F2 B2 F3 B3
 
 A replica is a pipe on devices of its own, so gradients are summed as over the pipes of Chimera.
+Neighbouring replicas may hold some of the experts of a model each, and exchange tokens.
 """
 
 from __future__ import annotations
@@ -24,16 +25,26 @@ from weft.lower.periods import taking
 from weft.lower.sums import gathers, sums
 
 
-def replicated(program: Program, replicas: int) -> Program:
-    """As many of it side by side; a batch has the microbatches of all, replica by replica."""
+def replicated(program: Program, replicas: int, *, expert_ranks: int = 1) -> Program:
+    """As many of it side by side; a batch has the microbatches of all, replica by replica.
+
+    `expert_ranks` neighbouring ones each hold some of the experts, and exchange tokens.
+    """
     if replicas < 1:
         raise InputError(f"{program.name} cannot have {replicas} replicas; use 1 or more")
+    if program.expert_groups and replicas > 1:
+        raise InputError(f"{program.name} has expert groups: replicate it as it was before")
+    if expert_ranks < 1 or replicas % expert_ranks:
+        raise InputError(
+            f"{program.name}: {replicas} replicas do not make whole groups of {expert_ranks} expert"
+            f" ranks; use a multiple of {expert_ranks}"
+        )
     if replicas == 1:
         return program
     if (program.actions.kind == Kind.UPDATE).any():
-        several = _side_by_side(_without_sums(program), replicas)
+        several = _side_by_side(_without_sums(program), replicas, expert_ranks)
         return sums(several, is_sharded=gathers(program))
-    return _side_by_side(program, replicas)
+    return _side_by_side(program, replicas, expert_ranks)
 
 
 def _without_sums(program: Program) -> Program:
@@ -42,7 +53,7 @@ def _without_sums(program: Program) -> Program:
     return taking(program, ~np.isin(program.actions.kind, (Kind.REDUCE, Kind.GATHER)), kept)
 
 
-def _side_by_side(program: Program, replicas: int) -> Program:
+def _side_by_side(program: Program, replicas: int, expert_ranks: int) -> Program:
     lanes = {
         _moved(lane, replica * program.devices): _renumbered(program, actions, replica, replicas)
         for replica in range(replicas)
@@ -67,7 +78,17 @@ def _side_by_side(program: Program, replicas: int) -> Program:
         parts=program.parts,
         ties=program.ties,
         norms=program.norms,
+        expert_groups=_expert_groups(pipes, replicas, expert_ranks),
     )
+
+
+def _expert_groups(pipes: int, replicas: int, ranks: int) -> list[range]:
+    """For each pipe of a program, its copies in neighbouring replicas."""
+    return [
+        range(first + pipe, first + pipe + ranks * pipes, pipes)
+        for first in range(0, replicas * pipes if ranks > 1 else 0, ranks * pipes)
+        for pipe in range(pipes)
+    ]
 
 
 def _placed(placement: Placement, replicas: int) -> Placement:

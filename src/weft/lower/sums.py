@@ -6,7 +6,9 @@
                reduce                                GATHER  where each copy updates its share
 
 One order for all devices, step by step: by when the gradients are done, a tied weight after the
-stages that it is part of, and by when the updates are. So nothing waits in a circle.
+stages that it is part of, and by when the updates are. So nothing waits in a circle. In a
+synchronous program gathers come after all sums, in the order in which the next step begins with
+the weights: its first forwards wait for the first gathers alone.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from typing import NamedTuple
 import numpy as np
 
 from weft.ir.actions import Action, Actions
-from weft.ir.earliest import earliest
+from weft.ir.earliest import Seconds, earliest
 from weft.ir.graph import Backward
 from weft.ir.kinds import Kind, Stream
 from weft.ir.lanes import Lane, Period
@@ -86,21 +88,35 @@ def _meetings(program: Program, is_sharded: bool) -> Iterator[tuple[float, _Meet
     if not (has_copies and is_sharded):
         return
     updated = _last_start(program, Kind.UPDATE)
+    begun = updated if program.period is not None else _next_start(program, max(updated))
     for stage in learning:
-        yield updated[stage], _Meeting(Kind.GATHER, None, (stage,))
+        yield begun[stage], _Meeting(Kind.GATHER, None, (stage,))
         for tie, ends in enumerate(program.ties):
             if stage in ends:
-                yield updated[stage], _Meeting(Kind.GATHER, tie, (stage,))
+                yield begun[stage], _Meeting(Kind.GATHER, tie, (stage,))
 
 
 def _last_start(program: Program, *kinds: Kind) -> list[float]:
     """For each stage, when its last action of these starts if every slot takes a second."""
-    delay = np.zeros(len(program.dependencies))
-    start = earliest(program.precedence(delay), np.ones(len(program.first_of_slot)))
     found = np.full(program.stages, -1.0)
     rows = np.flatnonzero(np.isin(program.actions.kind, kinds))
-    np.maximum.at(found, program.actions.stage[rows], start[program.slot_of[rows]])
+    np.maximum.at(found, program.actions.stage[rows], _starts(program)[rows])
     return [float(time) for time in found]
+
+
+def _next_start(program: Program, end: float) -> list[float]:
+    """For each stage, when its first forward of the next step starts, where a step ends then."""
+    found = np.full(program.stages, np.inf)
+    rows = np.flatnonzero(program.actions.kind == Kind.F)
+    np.minimum.at(found, program.actions.stage[rows], _starts(program)[rows])
+    return [end + 1 + float(time) for time in found]
+
+
+def _starts(program: Program) -> Seconds:
+    """When each action starts if every slot takes a second."""
+    delay = np.zeros(len(program.dependencies))
+    start = earliest(program.precedence(delay), np.ones(len(program.first_of_slot)))
+    return np.asarray(start[program.slot_of])
 
 
 def _period(program: Program, templates: dict[int, Actions]) -> Period | None:

@@ -55,7 +55,7 @@ def one_wire(
         program = wires(program)
     if any(lane.is_one_wire for lane in program.lanes):
         raise InputError(f"{program.name} has one wire for each device already")
-    cost, is_moved = cost or Share().with_transfers(program), _is_moved(program, is_ordered)
+    cost, is_moved = cost or Share().cost(program), _is_moved(program, is_ordered)
     if program.period is not None:
         return _repeating(program, cost, is_moved)
     place = _places(_value_times(program, cost))

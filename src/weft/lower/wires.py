@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from weft.errors import InputError
 from weft.ir.actions import Actions, Index
+from weft.ir.earliest import earliest
 from weft.ir.kinds import Direction, Kind, Stream
 from weft.ir.lanes import Channel, Lane, Period
 from weft.ir.program import Content, Program
@@ -67,7 +68,8 @@ def messages(program: Program) -> Messages:
     keys = _channel_keys(program, producer, consumer, is_gradient)
     used, channel = np.unique(keys, return_inverse=True)  # small, so that no product overflows
 
-    key = (channel * len(program) + producer) * max(1, len(program.graph.edges)) + edge
+    place = _places(program, producer, channel)
+    key = (channel * len(program) + place) * max(1, len(program.graph.edges)) + edge
     order = np.argsort(key, kind="stable")
     order = order[_new_rows(key[order], first[order])]
     starts = np.searchsorted(channel[order], np.arange(len(used)))
@@ -113,6 +115,21 @@ def unwired(program: Program) -> Program:
     )
     lanes = {program.lanes[index]: program.lane(index) for index in kept}
     return program.with_lanes(lanes, period=period)
+
+
+def _places(program: Program, producer: Index, channel: Index) -> Index:
+    """Where each producer stands in the order in which its channel's values are computed.
+
+    That of its lane; of several lanes, as where some stages end with experts and others do not, the
+    order in which they end if all actions take as long.
+    """
+    lanes = np.unique(np.stack([channel, program.lane_of[producer]]), axis=1)[0]
+    if len(np.unique(lanes)) == len(lanes):
+        return producer
+    at_once = program.precedence(np.zeros(len(program.dependencies)))
+    start = earliest(at_once, np.ones(len(program.first_of_slot)))
+    order = np.lexsort((np.arange(len(program)), start[program.slot_of]))
+    return np.argsort(order)[producer]
 
 
 def _channel_keys(

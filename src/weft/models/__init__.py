@@ -1,5 +1,7 @@
 """Models that Weft trains itself: plain PyTorch, with nothing of pipelines in them."""
 
 from weft.models.gpt import gpt
+from weft.models.mixtral import adapted, adapted_layer
+from weft.models.moe import moe
 
-__all__ = ["gpt"]
+__all__ = ["adapted", "adapted_layer", "gpt", "moe"]

@@ -101,6 +101,8 @@ class Block(nn.Module):
 class Head(nn.Module):
     """A score for every sign of the vocabulary."""
 
+    keeps_inputs = True
+
     def __init__(self, hidden: int, vocabulary: int) -> None:
         super().__init__()
         self.norm = nn.LayerNorm(hidden)

@@ -164,6 +164,15 @@ def check_sharing(actions: Actions, sharing: Sharing, stages: int) -> None:
         )
 
 
+def check_exchanges(actions: Actions, groups: Sequence[Sequence[int]]) -> None:
+    """Refuse expert groups that join more actions than fit in memory."""
+    joined = len(actions) * max(map(len, groups), default=0)
+    if joined > MOST_JOINED:
+        raise InputError(
+            f"expert groups join {joined:,} actions; Weft reads at most {MOST_JOINED:,}"
+        )
+
+
 def _of_names(actions: Actions, graph: Graph, placement: Placement) -> Faults:
     stages, edges, pipes = len(graph), len(graph.edges), len(placement.pipes)
     is_wire = (actions.kind >= Kind.SEND_ACTIVATION) & (actions.kind <= Kind.RECV_GRADIENT)

@@ -6,7 +6,7 @@
     2F0/0.attention  the attention of layer 0 alone
     send:1-2F0       the activation of microbatch 0 leaves stage 1 for stage 2
     recv:1-2F0       and arrives; with B, the gradient that goes from 2 to 1
-    off:2F0  on:2F0  its saved state goes to the host and comes back
+    off:2F0  on:2F0  its saved state goes to the host and comes back; off:2F0/0.experts of a part
     2U@0             the update of stage 2 from version 0 to 1
     reduce:2@0       the sum of the gradients for that update
     free:2@0         version 0 of stage 2 is dropped

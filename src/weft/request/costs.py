@@ -198,7 +198,8 @@ def _rate(timeline: Timeline, steady: Steady | None) -> tuple[float, float]:
     if steady is not None:
         return program.microbatches / program.parts, steady.period
     actions = program.actions
-    is_entry = (actions.kind == Kind.F) & (actions.stage == 0) & (actions.segment <= 0)
+    is_entry = (actions.kind == Kind.F) & (actions.stage == 0)
+    is_entry &= actions.segment == actions.segment[is_entry].min()
     return float(timeline.cost.covered(actions)[is_entry].sum()), timeline.makespan
 
 

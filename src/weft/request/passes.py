@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from typing import TypedDict
 
 from weft.errors import InputError
 from weft.explain import Relief
 from weft.ir.kinds import Kind, Part
 from weft.ir.program import Program
-from weft.lower import experts, offload, overlapping, recompute, updates
+from weft.lower import Amount, check_amount, experts, offload, overlapping, recompute, updates
 from weft.lower.experts import MOST_LAYERS
 from weft.request.costs import Costs
 from weft.request.values import AMOUNT, COUNT, TEXT, Bundle, Whole, given
 from weft.simulate import simulate
 from weft.verify import check
 
-ALL = "all"
+ALL, AUTO, NONE = "all", "auto", "none"
+AMOUNTS: dict[str, Amount] = {ALL: "all", AUTO: "auto"}
 MOST_MADE = 4_000_000  # actions that a pass may make
 
 
@@ -34,7 +37,7 @@ class Passes(Bundle):
         """What relieves the memory of every device."""
         return cls(
             recompute=ALL if relief.is_recomputing else None,
-            offload=ALL if relief.is_offloading else None,
+            offload=AUTO if relief.is_offloading else None,
         )
 
     def __str__(self) -> str:
@@ -47,11 +50,11 @@ class Passes(Bundle):
         return self.experts is None and self.steps is None
 
     def for_streams(self, program: Program) -> Passes:
-        """The same with every stream in use: pairs cut into segments, and all offloaded."""
+        """The same with every stream in use: pairs cut into segments, and some offloaded."""
         actions = program.actions
         has_pairs = bool(actions.joined.any()) and not bool((actions.segment >= 0).any())
         cut = self.experts or (1 if has_pairs else None)
-        return replace(self, experts=cut, offload=self.offload or ALL)
+        return replace(self, experts=cut, offload=self.offload or AUTO)
 
     def recomputed(self, program: Program) -> Program:
         """The program with what is asked for of its forwards."""
@@ -67,10 +70,10 @@ class Passes(Bundle):
             program = experts(program, layers=self.experts)
         if self.steps is not None:
             program = _repeated(program, self.steps)
-        if self.offload is not None:
+        if self.offload is not None and self.offload != NONE:
             check(program)
-            cost, stages = costs.of(program), _stages(self.offload, program, "--offload")
-            program = offload(simulate(overlapping(program, cost), cost), stages=stages)
+            cost, asked = costs.of(program), _offloaded(self.offload, program)
+            program = offload(simulate(overlapping(program, cost), cost), **asked)
         return program
 
 
@@ -90,6 +93,32 @@ def _check_made(actions: int, option: str) -> None:
         )
 
 
+class Offloaded(TypedDict, total=False):
+    """How much of the state of which stages goes to the host."""
+
+    amount: Amount
+    stages: list[int]
+
+
+def _offloaded(text: str, program: Program) -> Offloaded:
+    """What `auto`, `all`, a fraction or stages like `0,2,4` ask for."""
+    if text in AMOUNTS:
+        return {"amount": AMOUNTS[text]}
+    if "." in text:
+        with suppress(ValueError):
+            amount = float(text)
+            check_amount(amount)
+            return {"amount": amount}
+    try:
+        stages = [int(word) for word in text.split(",")]
+    except ValueError:
+        raise InputError(
+            f"--offload {text}: `auto`, `none`, a fraction like 0.5, `all`, or stages like 0,2,4"
+        ) from None
+    _check_stages(stages, text, program, "--offload")
+    return {"stages": stages}
+
+
 def _stages(text: str, program: Program, flag: str) -> list[int] | None:
     """Stages from `all`, `0` or `0,2,4`."""
     if text == ALL:
@@ -98,6 +127,10 @@ def _stages(text: str, program: Program, flag: str) -> list[int] | None:
         stages = [int(word) for word in text.split(",")]
     except ValueError:
         raise InputError(f"{flag} {text}: `all`, or stages like 0,2,4") from None
+    _check_stages(stages, text, program, flag)
+    return stages
+
+
+def _check_stages(stages: list[int], text: str, program: Program, flag: str) -> None:
     if any(not 0 <= stage < program.stages for stage in stages):
         raise InputError(f"{flag} {text}: stages are numbered 0 to {program.stages - 1}")
-    return stages

@@ -9,22 +9,41 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from weft.errors import InputError
-from weft.request.values import COUNT, FILE, SWITCH, TEXT, Amount, Bundle, OneOf, Whole, given
+from weft.lower.offload import AMOUNTS
+from weft.request.values import (
+    COUNT,
+    FILE,
+    SWITCH,
+    TEXT,
+    Amount,
+    Bundle,
+    NameOrFraction,
+    OneOf,
+    Whole,
+    given,
+)
 
 ACCELERATORS = ("cpu", "cuda", "auto")
 PRECISIONS = ("bf16", "fp16", "autocast")
 FORMATS = ("bf16", "fp16", "fp8")
+REDUCTIONS = ("ordered", "library")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Training(Bundle):
     """How a model is trained, and how large it is.
 
-    model            a preset, whose sizes a small GPT gets, or a config.json of Hugging Face
+    model            a preset, whose sizes a small GPT or mixture of experts gets, or a config.json
+                     of Hugging Face
     microbatch_size  sequences
     learning_rate    at its peak
     precision        in which types stages compute; None: in those of the weights
     compress         in what values and gradients travel between devices; None: as they are
+    experts          whether stages of expert layers are cut into attention, dispatch, experts and
+                     combine also where no two actions are a pair
+    offload          how much of what forwards keep goes to the host until its backward
+    shard_optimizer  whether copies of a stage share its update and the state of its optimizer
+    reduce           in whose order gradients of copies are summed
     switch_after     synchronous steps before an asynchronous program begins
     predict          whether forwards use the weights as they will be, were updates all alike
     temper           steps in which a stage's learning rate grows to the whole one
@@ -46,6 +65,10 @@ class Training(Bundle):
     context: int = given(COUNT, 64)
     precision: str | None = given(OneOf(PRECISIONS))
     compress: str | None = given(OneOf(FORMATS))
+    experts: bool = given(SWITCH, False)
+    offload: str | float = given(NameOrFraction(AMOUNTS), "none")
+    shard_optimizer: bool = given(SWITCH, False)
+    reduce: str = given(OneOf(REDUCTIONS), "ordered")
     switch_after: int = given(Whole(least=0), 0)
     predict: bool = given(SWITCH, False)
     temper: int | None = given(COUNT)

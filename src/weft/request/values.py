@@ -101,6 +101,22 @@ class OneOf:
 
 
 @dataclass(frozen=True, slots=True)
+class NameOrFraction:
+    """One of some names, or a number from 0 to 1."""
+
+    names: tuple[str, ...]
+
+    @property
+    def words(self) -> str:
+        return f"one of {', '.join(self.names)}, or a number from 0 to 1"
+
+    def read(self, given: Any) -> str | float:
+        if given in self.names:
+            return str(given)
+        return Amount(most=1).read(float(given) if isinstance(given, str) else given)
+
+
+@dataclass(frozen=True, slots=True)
 class Switch:
     """Yes or no."""
 

@@ -8,6 +8,8 @@ from weft.runtime.reference import Reference
 from weft.runtime.result import Flight, Result
 from weft.runtime.split import Stages, split
 from weft.runtime.stage.alike import draw_apart
+from weft.runtime.stage.segments import layers_of
+from weft.runtime.stage.storage.marks import recomputed, stored_in_fp8
 from weft.runtime.weights.options import Staleness
 from weft.runtime.weights.scaling import Scale
 
@@ -22,6 +24,9 @@ __all__ = [
     "Stages",
     "Staleness",
     "draw_apart",
+    "layers_of",
     "losses",
+    "recomputed",
     "split",
+    "stored_in_fp8",
 ]

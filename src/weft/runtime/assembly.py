@@ -6,15 +6,17 @@ import json
 from collections.abc import Callable, Sequence
 from functools import partial
 
+import numpy as np
 import torch
 from torch import nn
 
-from weft.cost import Cost
+from weft.cost import Cost, evened
 from weft.ir.graph import Backward
 from weft.ir.kinds import Kind, Part
 from weft.lower import one_wire
 from weft.runtime.criterion import Criterion
 from weft.runtime.device.accelerator import accelerator_of
+from weft.runtime.experts.ranks import groups_in
 from weft.runtime.lane.bind import Binder, Copies
 from weft.runtime.lane.lanes import Lanes
 from weft.runtime.lane.ring import Ring
@@ -33,11 +35,13 @@ from weft.runtime.stage.captures import Capturer
 from weft.runtime.stage.graphed import Graphed
 from weft.runtime.stage.locks import Locks, locks_of
 from weft.runtime.stage.modules import copied
+from weft.runtime.stage.offload import MovedBytes
 from weft.runtime.stage.randomness import Draw
 from weft.runtime.stage.role import Role
-from weft.runtime.stage.segments import segments_of
+from weft.runtime.stage.segments import layers_of_numbers, segments_of
 from weft.runtime.stage.shapes import StageShapes, is_torchs
 from weft.runtime.stage.stage import Stage
+from weft.runtime.stage.storage.blocks import HostBlocks
 from weft.runtime.stage.trained import Trained
 from weft.runtime.suit import forwards_of
 from weft.runtime.task import Task
@@ -65,8 +69,9 @@ class Assembly:
         is_recorded: bool = True,
     ) -> None:
         self._task, self._world, self.draw = task, world, Draw(seed)
-        self._capturing = capturing
+        self._capturing, self._blocks = capturing, HostBlocks()
         self.modules = self._copied()
+        self._look_after_experts()
         self._compare_copies()
         model = Model(task.stages, task.ties, task.resident, self.modules)
         ring = task.ring
@@ -80,6 +85,7 @@ class Assembly:
         graph, precision = task.program.graph, task.updating.precision
         shapes = StageShapes(task.stages, graph, loss, task.device, precision, task.carries)
         copies = {place: self._segments(*place) for place in self.modules}
+        self._stages = [stage for found in copies.values() for stage in found]
         stages = [
             Trained(stage, self._locks(index), shapes if len(found) == 1 else None)
             for (_, index), found in copies.items()
@@ -90,11 +96,17 @@ class Assembly:
         setting = Setting(world, stages, shapes, self.criterion, self.draw, record)
         forwards = forwards_of(ring.program)
         if any(lane.is_one_wire for lane in ring.program.lanes):
-            forwards = one_wire(forwards, cost, is_ordered=world.keeps_order)
+            forwards = one_wire(forwards, evened(cost), is_ordered=world.keeps_order)
         lanes = self._bound(ring, copies, shapes, self.weights, cost)
         self.compare(lanes.digest, "the orders in which actions are launched")
         self.training = Training(lanes, self.weights, setting)
         self.reading = Reading(self._bound(Ring(forwards), copies, shapes, None, None), setting)
+
+    @property
+    def moved(self) -> MovedBytes:
+        """What went to the host so far, and what came back."""
+        away = sum(stage.offloaded_bytes for stage in self._stages)
+        return MovedBytes(away, sum(stage.onloaded_bytes for stage in self._stages))
 
     def close(self) -> None:
         self.training.close()
@@ -114,6 +126,16 @@ class Assembly:
                     modules[pipe, index] = module if is_first else copied(module, index)
         return modules
 
+    def _look_after_experts(self) -> None:
+        """Let groups with which modules exchange tokens notice when another rank fails."""
+        program = self._task.program
+        for (pipe, stage), module in self.modules.items():
+            own = next((group for group in program.expert_groups if pipe in group), (pipe,))
+            devices = [program.placement.pipes[one][stage] for one in own]
+            for group in groups_in(module):
+                if group.size > 1:
+                    self._world.look_after(group, devices)
+
     def _compare_copies(self) -> None:
         """Refuse copies of a stage, and ends of a weight, that do not start alike."""
         known = sums_of_ends(self.modules, self._task.ties)
@@ -125,11 +147,12 @@ class Assembly:
     def _segments(self, pipe: int, index: int) -> list[Stage]:
         """A stage as it is run: whole, or in the segments that the program cuts it into."""
         actions = self._task.program.actions
-        cut = int(actions.segment[actions.stage == index].max(initial=-1)) + 1
+        found = actions.segment[(actions.stage == index) & (actions.segment >= 0)]
+        numbers = np.unique(found).tolist()
         module = self.modules[pipe, index]
-        parts = segments_of(module, cut // len(Part)) if cut else [module]
+        parts = segments_of(module, layers_of_numbers(numbers)) if numbers else [module]
         stashes = self.weights.stashes(pipe, index)
-        roles = [self._role(index, place, len(parts), stashes) for place in range(len(parts))]
+        roles = [self._role(index, place, numbers, stashes) for place in range(len(parts))]
         return [self._made(part, role) for part, role in zip(parts, roles, strict=True)]
 
     def _made(self, module: nn.Module, role: Role) -> Stage:
@@ -147,8 +170,11 @@ class Assembly:
             ends_at_input=extent is Backward.INPUT,
         )
 
-    def _role(self, index: int, place: int, count: int, stashes: Sequence[Stash]) -> Role:
-        """What the segment at a place of as many is; a stage that is not cut has one."""
+    def _role(
+        self, index: int, place: int, numbers: Sequence[int], stashes: Sequence[Stash]
+    ) -> Role:
+        """What the segment at a place of these is; a stage that is not cut has none."""
+        count = max(1, len(numbers))
         program, graph = self._task.program, self._task.program.graph
         sources = graph.predecessors[index]
         has_inputs_alone = (
@@ -160,7 +186,7 @@ class Assembly:
         precision = self._task.updating.precision
         is_end = place == count - 1 and not graph.successors[index]
         handed = precision.judged if is_end else precision.compute
-        is_experts = Part(place % len(Part)) in (Part.DISPATCH, Part.COMBINE)
+        is_beside = bool(numbers) and numbers[place] % len(Part) in (Part.DISPATCH, Part.COMBINE)
         return Role(
             index=index,
             is_first=place == 0 and not sources,
@@ -170,10 +196,12 @@ class Assembly:
             is_loss_drawing=not is_torchs(self.criterion.loss),
             stashes=stashes,
             is_stashing=program.is_stashing,
-            is_beside=count > 1 and is_experts,
+            is_beside=is_beside,
             precision=precision,
             taken=precision.compute if place == 0 else None,
             handed=handed if place == count - 1 else None,
+            blocks=self._blocks,
+            device=self._task.device,
         )
 
     def _locks(self, index: int) -> Locks:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from torch import nn
 
@@ -74,6 +75,12 @@ def check_shares(stages: Sequence[nn.Module], members: Members | None) -> None:
                 f"stage {index} is sharded by FSDP2, and mesh= has no dimension for it: call that"
                 f" dimension {' or '.join(map(repr, SHARES))}, and give the whole mesh by mesh="
             )
+
+
+def joined_by(stages: Sequence[nn.Module], members: Members | None) -> Members | None:
+    """The ranks of a run, with those of other pipelines only where these hold shards as well."""
+    is_shared = any(is_sharded(weight) for stage in stages for weight in stage.parameters())
+    return members if members is None or is_shared else replace(members, everyone=())
 
 
 def refuse_captured(stages: Sequence[nn.Module]) -> None:

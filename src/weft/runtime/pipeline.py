@@ -28,14 +28,22 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from weft.cost import Cost
-from weft.errors import Disagreement, InputError, NonfiniteError, SaveError
+from weft.errors import (
+    Disagreement,
+    InputError,
+    NonfiniteError,
+    RankError,
+    SaveError,
+    WeftError,
+)
 from weft.ir.program import Program
-from weft.lower import unwired, whole
+from weft.lower import Amount, check_amount, offloads, unwired, whole
 from weft.runtime.assembly import Assembly
 from weft.runtime.batch import Data, weights_of
 from weft.runtime.compression import AskedCompression
+from weft.runtime.device.link import linked
 from weft.runtime.device.place import current
-from weft.runtime.distributed import check_shares, refuse_captured
+from weft.runtime.distributed import check_shares, joined_by, refuse_captured
 from weft.runtime.evaluation import Evaluation, Metric, Tally
 from weft.runtime.feed import Begun, Feed, GivenData
 from weft.runtime.initial.blueprint import Blueprint, GivenStages
@@ -54,13 +62,15 @@ from weft.runtime.saves.packing import JSON
 from weft.runtime.saves.saver import Saver
 from weft.runtime.split.stages import loss_for
 from weft.runtime.stage.captures import CudaGraphs
+from weft.runtime.stage.offload import MovedBytes
 from weft.runtime.stage.values import Value
-from weft.runtime.suit import check_capturable
+from weft.runtime.suit import check_capturable, refuse_marked
 from weft.runtime.task import Task, agreed
 from weft.runtime.weights.options import (
     Factories,
     NamedParameters,
     Nonfinite,
+    Reduction,
     Scope,
     Staleness,
     Updating,
@@ -78,8 +88,9 @@ class Pipeline:
     stages     modules; those on meta, and functions without arguments that return a module, are
                made where they run; see `weft.runtime.initial`
     mesh       a device mesh with a dimension "pp" for the devices of the program and perhaps "dp"
-               for replicas of it, each of which is given its share of every batch; along others
-               stages may be cut or sharded by torch: see `weft.runtime.ranks.members`
+               for replicas of it, each of which is given its share of every batch, and "ep" for
+               replicas that hold some of the experts each; along others stages may be cut or
+               sharded by torch: see `weft.runtime.ranks.members`
     initial    where weights come from: a safetensors file, a folder with one or several of them, a
                file with a state_dict, or a mapping from names in the whole model to tensors
     loss       loss(output, target) of a microbatch; the step's loss is their weighted sum, by valid
@@ -90,6 +101,9 @@ class Pipeline:
     shard_optimizer  whether each copy of a stage, on another pipe or in another replica, keeps the
                state of its share of the weights, updates that, and gets the others (ZeRO-1): the
                same bits, in less memory
+    reduce     how gradients of copies are summed: "ordered", in the order of the pipes, the same
+               bits in every run; or by the "library", torch's all-reduce or reduce-scatter over
+               gloo or NCCL: within rounding of that
     clip       the largest norm of the gradients
     clip_by    whose norm: "global", of a "group" of stages that are equally stale, or of a "stage";
                the widest for which no device has to wait in every step, which is global unless
@@ -114,6 +128,11 @@ class Pipeline:
                this process; see `weft.runtime.transport`
     cost       by which actions are launched in the order in which they would start; unit costs
                where nothing is known; rank 0's is everybody's
+    offload    how much of what forwards keep goes to the host until its backward: "all" that is not
+               needed right again; a fraction of the bytes of each device, what is kept longest
+               first; "auto", what the link to the host has time for, by the cost. Stages that are
+               sequences leave layer by layer; a program that offloads does as it says; see
+               `weft.lower.offload`
     record     whether steps have timelines; on a GPU that takes two events for each action
     graphs     whether stages are captured as CUDA graphs after two steps, and replayed from then
                on: the same bits, launched with less work on the host
@@ -134,6 +153,7 @@ class Pipeline:
         optimizer: Callable[[NamedParameters], Optimizer] | None = None,
         scheduler: Callable[[Optimizer], LRScheduler] | None = None,
         shard_optimizer: bool = False,
+        reduce: Reduction = "ordered",
         clip: float | None = None,
         clip_by: Scope | None = None,
         staleness: Staleness | None = None,
@@ -146,10 +166,12 @@ class Pipeline:
         first_deadline: float | None = 1800.0,
         transport: Carrier = "auto",
         cost: Cost | None = None,
+        offload: Amount = "none",
         record: bool = True,
         graphs: bool = False,
         whole_batch: bool = False,
     ) -> None:
+        check_amount(offload)
         computed = precision_of(precision)
         updating = Updating(
             factories=Factories(optimizer, scheduler),
@@ -160,6 +182,7 @@ class Pipeline:
             precision=computed,
             scale=computed.scale if scale is None else scale,
             is_sharded=shard_optimizer,
+            reduction=reduce,
         )
         if whole_batch:
             program = whole(program, [program.stages - 1])
@@ -174,12 +197,14 @@ class Pipeline:
         check_shares(task.stages, members)
         if graphs:
             check_capturable(task.program)
+            refuse_marked(task.stages)
             refuse_captured(task.stages)
         self.program, self._task, self._deadline = task.program, task, deadline
-        self._loss, self._runs, self._is_closed = loss, count(), False
+        self._loss, self._runs = loss, count()
+        self._is_closed = self._has_failed = False
         self._world: World = world_of(
             unwired(task.ring.program),
-            members,
+            joined_by(task.stages, members),
             depth=task.depth,
             carrier=transport,
             device=task.device,
@@ -187,7 +212,11 @@ class Pipeline:
             patience=first_deadline,
         )
         with self._failing_together():
-            cost = agreed(self._world, cost)
+            is_moving = offload != "none" or offloads(task.program)
+            cost = agreed(self._world, linked(cost, task.device) if is_moving else cost)
+            task = task.offloading(offload, cost)
+            if graphs:
+                check_capturable(task.program)
             task = task.over(self._world, cost).built(self._world, seed, deadline)
             self._task = task
             self.program = task.program
@@ -197,7 +226,8 @@ class Pipeline:
                 task, self._world, loss, drawn_by, cost, capturing, is_recorded=record
             )
             self._feed = Feed(task.program, self._world, task.taken, self._replicas)
-            self._saver = Saver(task, self._parts, self._world, deadline)
+            seed_of = (lambda one: one) if members is None else members.seed
+            self._saver = Saver(task, self._parts, self._world, deadline, seed_of)
 
     def step(
         self,
@@ -225,7 +255,6 @@ class Pipeline:
             norm, is_skipped = None, False
             if not self.is_asynchronous:
                 norm, is_skipped = training.settle()
-                self._world.transport.end()
             elif training.is_warming_up:
                 training.drain()
                 training.restart()
@@ -293,8 +322,7 @@ class Pipeline:
 
     def _drained(self) -> Reader:
         """What reads, once all stages have weights of one version."""
-        if self.is_asynchronous:
-            self.drain()
+        self._finish()
         return Reader(self._parts, self._feed, self._begin, self._failing_together)
 
     def save(
@@ -306,11 +334,9 @@ class Pipeline:
         counts. Without `wait`, values are copied and written while training goes on; the next save,
         load or close waits for that, and raises what went wrong. See `weft.runtime.saves`.
         """
-        if self.is_asynchronous:
-            self.drain()
+        self._finish()
         with self._failing_together():
             self._world.begin(self._deadline)
-            self._refuse_piled()
             self._saver.begin(Path(folder), extra or {}, is_copied=not wait)
             if wait:
                 self._saver.finish()
@@ -321,19 +347,22 @@ class Pipeline:
         All ranks load. The seed is that of the save. What does not fit is refused on all ranks, and
         changes nothing. A warning says if an asynchronous program goes on with other versions.
         """
-        if self.is_asynchronous and not self._parts.training.is_new:
-            self.drain()
+        if not self._parts.training.is_new:
+            self._finish()
         with self._failing_together():
             self._world.begin(self._deadline, "loading of a save")
             return self._saver.load(Path(folder))
 
-    def _refuse_piled(self) -> None:
-        training, policy = self._parts.training, self._parts.weights.policy
-        if policy.is_carried(training.steps - 1):
-            raise SaveError(
-                "the last step left its gradients for the next one (update=False), and no save has"
-                " them: save after an update"
-            )
+    def _finish(self) -> None:
+        """Let all weights be whole and of one version, as whoever reads them between steps needs.
+
+        An asynchronous program is drained; of a synchronous one, gathers may be under way.
+        """
+        if self.is_asynchronous:
+            self.drain()
+        elif self._parts.training.are_gathering:
+            with self._failing_together():
+                self._parts.training.finish()
 
     def gathered(self, result: Result | Flight) -> Timeline:
         """The timeline of a step or a flight on all ranks, on the clock of device 0; all ask."""
@@ -349,7 +378,12 @@ class Pipeline:
 
         A pipeline that nothing knows any more is closed as well, and at the end of the process.
         """
-        if not self._is_closed:
+        if self._is_closed:
+            return
+        try:
+            if not (self.is_asynchronous or self._has_failed):
+                self._finish()
+        finally:
             self._is_closed = True
             try:
                 self._saver.close()
@@ -361,7 +395,7 @@ class Pipeline:
         return self
 
     def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
-        with nullcontext() if error is None else suppress(SaveError):  # which would hide it
+        with nullcontext() if error is None else suppress(WeftError):  # which would hide it
             self.close()
 
     @property
@@ -386,7 +420,13 @@ class Pipeline:
 
     @property
     def modules(self) -> dict[tuple[int, int], nn.Module]:
-        """The modules that this process trains, by pipe and stage."""
+        """The modules that this process trains, by pipe and stage.
+
+        Whoever asks for them finds whole weights: where copies share updates (`shard_optimizer`),
+        a step leaves those of other copies to be gathered while the next one begins.
+        """
+        if not (self.is_asynchronous or self._is_closed):
+            self._finish()
         return self._parts.modules
 
     @property
@@ -398,6 +438,11 @@ class Pipeline:
     def norm(self) -> Tensor | None:
         """The last norm that the first stage here was clipped by."""
         return next(iter(self._parts.weights.policy.norms.values()), None)
+
+    @property
+    def moved(self) -> MovedBytes:
+        """Bytes that this process has offloaded so far, and those that came back."""
+        return self._parts.moved
 
     @property
     def copies(self) -> dict[int, int]:
@@ -431,8 +476,18 @@ class Pipeline:
                 self._world.fail(self._reason(error))
             raise
         except BaseException as error:
+            self._has_failed = True
+            self._note_known(error)
             self._world.fail(self._reason(error))
             raise
+
+    def _note_known(self, error: BaseException) -> None:
+        """Add to an error what has failed elsewhere: torch's do not know why a peer has left."""
+        try:
+            self._world.look()
+        except RankError as known:
+            if str(known) not in str(error):
+                error.add_note(f"known of other ranks by then: {known}")
 
     @property
     def _is_whole_batch(self) -> bool:
@@ -443,11 +498,12 @@ class Pipeline:
         if self._replicas > 1 and any(one.is_whole_batch for one in program.graph.stages):
             raise InputError(
                 f"{program.name} has a stage that takes the whole batch, and each replica has only"
-                f" its share of one; leave out the dimension 'dp' of mesh="
+                f" its share of one; leave out the dimensions 'dp' and 'ep' of mesh="
             )
 
     def _reason(self, error: BaseException) -> str:
-        return failure_of(error, self._world.devices.start)
+        notes = getattr(error, "__notes__", ())
+        return "; ".join([failure_of(error, self._world.devices.start), *notes])
 
     def _shares(self, given: GivenData, weights: Sequence[float] | None) -> tuple[LossShare, ...]:
         """How much each microbatch counts, where that matters."""

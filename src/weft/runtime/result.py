@@ -16,6 +16,7 @@ from weft.errors import InputError
 from weft.ir.actions import Action
 from weft.ir.kinds import Kind
 from weft.ir.program import Program
+from weft.ir.values import Value
 from weft.runtime.lane.ring import PER_UPDATE, Ring, keys_of, window
 from weft.runtime.ranks.clock import Recording
 from weft.runtime.ranks.losses import LossReports, RunLosses
@@ -135,7 +136,8 @@ def _timeline(program: Program, times: Mapping[int, tuple[float, float]]) -> Tim
         start[row], end[row] = begun, ended
     needs = program.dependencies
     is_receive = np.isin(program.actions.kind, (Kind.RECV_ACTIVATION, Kind.RECV_GRADIENT))
-    for row in np.flatnonzero(is_receive[needs.producer]).tolist():
+    is_own = needs.value != Value.TOKENS  # which another device reads
+    for row in np.flatnonzero(is_receive[needs.producer] & is_own).tolist():
         receive, reader = int(needs.producer[row]), int(needs.consumer[row])
         if start[reader] and not 0 < start[receive] <= start[reader]:
             start[receive] = end[receive] = start[reader]

@@ -14,6 +14,7 @@ from weft.ir.kinds import Kind, Stream
 from weft.ir.program import Program
 from weft.lower import wires
 from weft.notation import token
+from weft.runtime.stage.storage.marks import marked
 from weft.verify import check
 
 
@@ -123,12 +124,25 @@ def check_capturable(program: Program) -> None:
             stage.is_whole_batch for stage in program.graph.stages
         ),
         "runs parts of a stage beside the computation": (program.actions.segment >= 0).any(),
+        "exchanges tokens, of which the host has to know how many there are": (
+            bool(program.expert_groups)
+        ),
     }
     for why, is_so in reasons.items():
         if is_so:
             raise InputError(
                 f"{program.name} {why}: graphs=True is for synchronous programs of whole stages"
                 f" without recomputation or offload. Leave graphs off, or use another program"
+            )
+
+
+def refuse_marked(stages: Sequence[nn.Module]) -> None:
+    """Refuse to replay stages whose modules say how what they save is stored."""
+    for index, stage in enumerate(stages):
+        for name, _, _ in marked(stage):
+            raise InputError(
+                f"{name or 'the module'} of stage {index} is marked as stored_in_fp8 or recomputed,"
+                f" and graphs=True keeps all that a stage saves in memory of its own: leave one out"
             )
 
 

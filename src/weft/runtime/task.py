@@ -2,26 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import torch
 from torch import nn
 
-from weft.cost import Cost
+from weft.cost import Cost, evened
 from weft.errors import InputError
 from weft.ir.program import Program
 from weft.ir.versions import resident_versions
 from weft.ir.weights import StageGroups
-from weft.lower import executable, one_wire, over
+from weft.lower import Amount, executable, offload, offloads, one_wire, over
 from weft.notation import from_json, to_json
 from weft.runtime.compression import AskedCompression, ByEdge, compression_of
+from weft.runtime.device.link import assumed
 from weft.runtime.device.place import place_of, real
 from weft.runtime.distributed import check_distributed
 from weft.runtime.initial.blueprint import Blueprint
 from weft.runtime.initial.building import Builder
 from weft.runtime.lane.ring import Ring
 from weft.runtime.losses import LossFunction
+from weft.runtime.pieces import cut_for_offload
 from weft.runtime.ranks.agreement import (
     refuse_different,
     structure,
@@ -32,9 +35,11 @@ from weft.runtime.stage.calling import taken_by
 from weft.runtime.stage.modules import refuse_unsuited, unshared
 from weft.runtime.stage.values import Carries
 from weft.runtime.suit import check_suits, dtype_of
+from weft.runtime.weights.apart import check_apart
 from weft.runtime.weights.options import Updating
 from weft.runtime.weights.staleness import check_ties, scoped
 from weft.runtime.weights.ties import End, ties_of, untie
+from weft.simulate import simulate
 from weft.verify import check
 
 
@@ -42,6 +47,8 @@ from weft.verify import check
 class Task:
     """What is to be trained, checked and lowered; the same on every rank, but for the device.
 
+    given    the program as it is to be lowered
+    lowered  makes of it the one that is walked
     program  as it is walked
     shared   stages that share a module with another
     resident versions of each stage: a drain makes updates before the program would
@@ -56,6 +63,8 @@ class Task:
     carries: Carries
     ties: Sequence[Sequence[End]]
     shared: set[int]
+    given: Program
+    lowered: Callable[[Program], Program]
     program: Program
     ring: Ring
     norms: StageGroups
@@ -95,16 +104,18 @@ class Task:
             )
         ties = [ends for ends in ties_of(stages) if program.period is None or _learns(stages, ends)]
         check_ties(program, ties)
+        check_apart(stages, ties, program)
         norms = scoped(program, updating.clip_by) if updating.is_measuring else ()
         own, shared = unshared(stages)
         untie(own, ties_of(own))
-        walked = executable(
-            program,
+        lowered = partial(
+            executable,
             ties=[[end.stage for end in ends] for ends in ties],
             norms=norms if optimizer is not None else (),
             is_updating=optimizer is not None,
             is_sharded=updating.is_sharded,
         )
+        walked = lowered(program)
         depth = check(walked).channel_depth or 0
         places = program.placement.held[devices.start : devices.stop]
         held = sorted({stage for held in places for _, stage in held})
@@ -116,6 +127,8 @@ class Task:
             stages.carries,
             ties,
             shared,
+            program,
+            lowered,
             walked,
             Ring(walked),
             norms,
@@ -137,11 +150,21 @@ class Task:
         """The same with messages that are compressed."""
         return replace(self, compression=compression_of(asked, self.program.graph))
 
+    def offloading(self, amount: Amount, cost: Cost | None) -> Task:
+        """The same with so much of what forwards keep on the host; as it is, where it offloads."""
+        if amount == "none" or offloads(self.given):
+            return self
+        given = cut_for_offload(self.given, self.stages)
+        timeline = simulate(given, cost or assumed(given))
+        walked = self.lowered(offload(timeline, amount=amount))
+        check(walked)
+        return replace(self, program=walked, ring=Ring(walked))
+
     def over(self, world: World, cost: Cost | None) -> Task:
         """The same over a transport that needs transfers of a device in one order."""
         if world.carrier not in WITH_NCCL:
             return self
-        walked = one_wire(self.program, cost, is_ordered=world.keeps_order)
+        walked = one_wire(self.program, evened(cost), is_ordered=world.keeps_order)
         check(walked)
         return replace(self, program=walked, ring=Ring(walked))
 
@@ -150,8 +173,9 @@ class Task:
         known = f"{self.program.digest} {seed} {structure(self.stages)}"
         what = "program, seed or stages"
         refuse_different(world.gather(known.encode(), what), what)
-        what = "compressed edges"
-        refuse_different(world.gather(f"{self.compression}".encode(), what), what)
+        what = "compressed edges or reduce="
+        known = f"{self.compression} {self.updating.reduction}"
+        refuse_different(world.gather(known.encode(), what), what)
         here = b"here" if self.blueprint.lacks(self.held) else b""
         if not any(world.gather(here, "who has to make stages")):
             return self

@@ -1,6 +1,7 @@
 """Training: batches come, microbatches run as far as they reach, weights are updated.
 
-    synchronous    a step runs its whole program, and ends with its update
+    synchronous    a step runs its whole program, and ends with its update; where copies of a stage
+                   share that, its weights are whole once the next step, or `finish`, needs them
     asynchronous   a step takes the microbatches of one update; what they cannot finish yet stays in
                    flight, and `drain` finishes it
 
@@ -106,7 +107,10 @@ class Training:
         return None
 
     def settle(self) -> tuple[Tensor | None, bool]:
-        """End a synchronous step: the norm of its gradients, and whether its update was skipped."""
+        """End a synchronous step: the norm of its gradients, and whether its update was skipped.
+
+        Gathers may still be under way.
+        """
         step, policy = self.steps - 1, self._policy
         if policy.keeps_gradients:
             for group in self._weights.all_groups:
@@ -114,9 +118,23 @@ class Training:
         verdict = policy.verdict(step, next(iter(policy.senders), -1))
         policy.forget(self.steps)
         if policy.refusal is not None:
+            self.finish()
             self._weights.give_up()
             raise NonfiniteError(policy.refusal)
+        if not self._lanes.are_gathering:
+            self._world.transport.end()
         return verdict.norm, not verdict.is_good
+
+    @property
+    def are_gathering(self) -> bool:
+        """Whether weights may not be whole yet, as a synchronous step has left gathers."""
+        return self._lanes.are_gathering
+
+    def finish(self) -> None:
+        """Wait for the gathers that a synchronous step has left to the next one."""
+        if self._lanes.are_gathering:
+            self._lanes.finish()
+            self._world.transport.end()
 
     # asynchronous programs
 

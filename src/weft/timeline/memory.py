@@ -4,8 +4,8 @@
     F             + saved state, or + input where the stage is recomputed
     R             + saved state
     B, W, frozen I                             - saved state (- input)
-    OFFLOAD                                    - saved state
-    ONLOAD        + saved state
+    OFFLOAD                                    - saved state, or - input
+    ONLOAD        + saved state, or + input
     RECV          + value                      (its reader gives it back at its end)
     F B I W R     + scratch                    - scratch
     UPDATE                                     + a weight version, where versions are kept
@@ -26,11 +26,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft.cost import Cost
+from weft.cost.cost import is_recomputed
+from weft.cost.parts import sharing
 from weft.ir.actions import Index
 from weft.ir.earliest import Seconds
 from weft.ir.graph import Backward
 from weft.ir.kinds import Kind
 from weft.ir.program import Program
+from weft.ir.values import Value
 
 
 class Category(Enum):
@@ -126,7 +129,11 @@ def peak_activations(program: Program, start: Seconds, end: Seconds) -> list[flo
     """Most ordinary microbatches between F and B (or W) on each device, in shares of a device."""
     share = program.placement.share / program.parts
     kept = np.array([s.backward is not Backward.NONE for s in program.graph.stages]) * share
-    amounts = kept[program.actions.stage] * program.actions.span / _segments(program)
+    amounts = (
+        kept[program.actions.stage]
+        * program.actions.span
+        / sharing(program.actions, program.stages)
+    )
     born, died = _births(program), _deaths(program)
     changes = [
         _Change(Category.ACTIVATIONS, born, amounts[born], is_at_start=True),
@@ -172,30 +179,23 @@ def _deaths(program: Program) -> Index:
     return np.flatnonzero(is_end)
 
 
-def _segments(program: Program) -> NDArray[np.int64]:
-    """For each action, how many segments share the bytes of its stage; 1 for a whole one."""
-    segment = program.actions.segment
-    if (segment < 0).all():
-        return np.ones(len(program), np.int64)
-    pieces = np.ones(program.stages, np.int64)
-    np.maximum.at(pieces, program.actions.stage, segment + 1)
-    return np.where(segment >= 0, pieces[program.actions.stage], 1)
-
-
 def _activation_changes(program: Program, cost: Cost) -> list[_Change]:
     actions = program.actions
-    scale = cost.covered(actions) / _segments(program)
+    scale = cost.covered(actions) / sharing(program.actions, program.stages)
     saved = np.array(cost.memory.saved)[actions.stage] * scale
     inputs = np.array(cost.memory.inputs)[actions.stage] * scale
     kept = np.array([s.backward is not Backward.NONE for s in program.graph.stages])
     saved, inputs = saved * kept[actions.stage], inputs * kept[actions.stage]
-    again = _is_recomputed(program)
+    again = is_recomputed(program)
     born, died = _births(program), _deaths(program)
     plain = born[~again[born]]
     recomputed, ended = born[again[born]], died[again[died]]
     by_kind = {kind: np.flatnonzero(actions.kind == kind) for kind in Kind}
-    taken = np.concatenate([plain, by_kind[Kind.R], by_kind[Kind.ONLOAD]])
-    given = np.concatenate([died, by_kind[Kind.OFFLOAD]])
+    away, home = by_kind[Kind.OFFLOAD], by_kind[Kind.ONLOAD]
+    taken = np.concatenate([plain, by_kind[Kind.R], home[~again[home]]])
+    given = np.concatenate([died, away[~again[away]]])
+    recomputed = np.concatenate([recomputed, home[again[home]]])
+    ended = np.concatenate([ended, away[again[away]]])
     return [
         _Change(Category.ACTIVATIONS, taken, saved[taken], is_at_start=True),
         _Change(Category.ACTIVATIONS, given, -saved[given], is_at_start=False),
@@ -204,21 +204,12 @@ def _activation_changes(program: Program, cost: Cost) -> list[_Change]:
     ]
 
 
-def _is_recomputed(program: Program) -> NDArray[np.bool_]:
-    """For each action, whether its stage and microbatch have an R."""
-    actions = program.actions
-    again = np.flatnonzero(actions.kind == Kind.R)
-    if not len(again):
-        return np.zeros(len(actions), np.bool_)
-    cell = actions.stage.astype(np.int64) << 32 | actions.microbatch.astype(np.int64)
-    return np.isin(cell, cell[again])
-
-
 def _buffer_changes(program: Program, cost: Cost) -> list[_Change]:
     """A received value lives from its arrival to the end of the action that reads it."""
     actions, dependencies = program.actions, program.dependencies
     is_receive = np.isin(actions.kind, (Kind.RECV_ACTIVATION, Kind.RECV_GRADIENT))
-    rows = np.flatnonzero(is_receive[dependencies.producer])
+    is_own = dependencies.value != Value.TOKENS  # which another device reads
+    rows = np.flatnonzero(is_receive[dependencies.producer] & is_own)
     if not len(rows):
         return []
     received, read = dependencies.producer[rows], dependencies.consumer[rows]

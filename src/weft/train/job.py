@@ -1,4 +1,4 @@
-"""A training job: a program trains a small GPT on a text or tokens, step by step, watched.
+"""A training job: a program trains a small model on a text or tokens, step by step, watched.
 
     Settings ──> trained  ──> Outcome    in one process, or on every rank of a process group
              ├─> measured ──> Cost       what its program costs there
@@ -23,6 +23,7 @@ from weft.runtime.profile import BRIEF, THOROUGH
 from weft.runtime.reference.versions import Method, method_of, restarted
 from weft.runtime.suit import is_asynchronous
 from weft.runtime.weights.staleness import scoped
+from weft.train.experts import emulated, expert_ranks
 from weft.train.keeper import FolderKeeper, Keeper, NoKeeper
 from weft.train.outcome import Outcome, Watch
 from weft.train.runner import Runner, runner_of
@@ -50,8 +51,8 @@ def trained(
     ends early is saved there.
     """
     _check_switches(settings)
-    job = Workload(settings)
-    runner = runner_of(job, settings.program, cost or job.profiled(BRIEF), watch)
+    job = Workload(settings, expert_ranks(settings))
+    runner = runner_of(job, job.program, cost or job.profiled(BRIEF), watch)
     with runner.pipeline as pipeline:
         if saves is None:
             keeper: Keeper = NoKeeper()
@@ -106,12 +107,13 @@ def _check_switches(settings: Settings) -> None:
 
 def measured(settings: Settings, watch: Measuring) -> Cost:
     """What the program of a job costs; in a process group every rank calls this."""
-    return Workload(settings).profiled(THOROUGH, watch)
+    return Workload(settings, expert_ranks(settings)).profiled(THOROUGH, watch)
 
 
 def checked(settings: Settings, saving: Saving = NEVER) -> list[float]:
     """The losses of the same job on the reference, up to where it ends."""
-    job, program, steps = Workload(settings), settings.program, last_step(settings, saving)
+    job, program = Workload(settings, emulated(settings)), settings.program
+    steps = last_step(settings, saving)
     if is_asynchronous(program):
         reference = Reference(
             job.stages,

@@ -1,4 +1,4 @@
-"""The model of a training run: Weft's small GPT, or one of Hugging Face, from its config."""
+"""The model of a training run: Weft's small GPT or mixture of experts, or one of Hugging Face."""
 
 from __future__ import annotations
 
@@ -9,33 +9,43 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from weft.cost import Transformer
 from weft.errors import InputError
-from weft.models import gpt
-from weft.notation import is_huggingface
-from weft.request import is_model_file
+from weft.models import gpt, moe
 from weft.runtime import Stages, split
+from weft.runtime.experts import ALONE, ExpertGroup
 from weft.runtime.split.hollow import AUXILIARY
 from weft.train.settings import Settings
 
 
-def stages_of(settings: Settings, device: torch.device) -> Stages:
-    """The stages of a run on a device, the same on every rank."""
+def stages_of(settings: Settings, device: torch.device, group: ExpertGroup = ALONE) -> Stages:
+    """The stages of a run on a device, the same on every rank but for the experts of a group."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(settings.seed)
-        name = settings.model
-        if name is not None and is_model_file(name) and is_huggingface(name):
-            return _from_config(settings, Path(name), device)
-        return _own(settings, device)
+        mixture = settings.mixture
+        if mixture is None and group.size > 1:
+            raise InputError(
+                f"--expert-ranks {group.size}: the model has no experts to hold apart; name one"
+                f" that has, like --model moe-small"
+            )
+        if settings.is_huggingface:
+            return _from_config(settings, Path(str(settings.model)), device)
+        model = _gpt(settings) if mixture is None else _moe(settings, mixture, group)
+        return _cut(settings, model.to(device))
 
 
-def _own(settings: Settings, device: torch.device) -> Stages:
+def _cut(settings: Settings, model: nn.Sequential) -> Stages:
     stages, most = settings.program.stages, settings.layers + 2
     if stages > most:
         raise InputError(
             f"{settings.layers} layers, embedding and head make {most} stages at most,"
             f" {settings.program.name} has {stages}; use --layers {stages - 2}"
         )
-    model = gpt(
+    return split(model, stages=stages, layers=layers_of(settings.layers, stages))
+
+
+def _gpt(settings: Settings) -> nn.Sequential:
+    return gpt(
         settings.data.vocabulary,
         layers=settings.layers,
         hidden=settings.hidden,
@@ -43,7 +53,23 @@ def _own(settings: Settings, device: torch.device) -> Stages:
         context=settings.context,
         dropout=settings.dropout,
     )
-    return split(model.to(device), stages=stages, layers=layers_of(settings.layers, stages))
+
+
+def _moe(settings: Settings, mixture: Transformer, group: ExpertGroup) -> nn.Sequential:
+    return moe(
+        settings.data.vocabulary,
+        layers=settings.layers,
+        hidden=settings.hidden,
+        heads=settings.heads,
+        context=settings.context,
+        experts=mixture.experts,
+        top=mixture.top_k,
+        dense=mixture.dense_layers,
+        inner=mixture.expert_ffn,
+        shared=mixture.shared_experts,
+        dropout=settings.dropout,
+        group=group,
+    )
 
 
 def layers_of(blocks: int, stages: int) -> list[int] | None:

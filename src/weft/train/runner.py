@@ -55,7 +55,9 @@ class _Synchronous:
 
     def __init__(self, job: Workload, program: Program, cost: Cost, watch: Watch) -> None:
         self._job, self._program, self._cost, self._watch = job, program, cost, watch
-        self.pipeline = Pipeline(job.stages, program, cost=cost, **job.arguments())
+        self.pipeline = Pipeline(
+            job.stages, program, cost=cost, offload=job.offload, **job.arguments(), **job.sharing
+        )
         self.after, self._metrics, self._timelines = 0, list[Metrics](), list[Timeline]()
         self._predicted = simulate(self.pipeline.program, cost)
 
@@ -99,7 +101,9 @@ class _Asynchronous:
             scheduler=job.scheduler,
             staleness=job.stale,
             cost=cost,
+            offload=job.offload,
             **job.arguments(),
+            **job.sharing,
         )
         self.after, self._metrics, self._staleness = 0, list[Metrics](), job.staleness
         self._under_way: tuple[int, Result] | None = None

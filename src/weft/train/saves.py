@@ -21,14 +21,16 @@ from weft.train.differences import differences
 from weft.train.settings import Settings
 
 STEP, SETTINGS, LAYOUT = "step", "settings", "layout"  # of what is saved besides
-LAYOUTS = ("microbatch_size", "accelerator")  # which change losses by rounding alone
+LAYOUTS = ("microbatch_size", "accelerator", "reduce")  # which change losses by rounding alone
+SAME = ("share_gpus", "shard_optimizer", "offload", "experts")  # which change no loss
 LOOKED_AT = 4096  # tokens at either end of the data
 
 
 def saved_besides(settings: Settings, step: int) -> dict[str, Any]:
     """What is written with a save: after how many steps it is, and what decides the losses."""
     named = {item.name: getattr(settings, item.name) for item in fields(Training)}
-    named.pop("share_gpus")
+    for name in SAME:
+        named.pop(name)
     layout = {name: named.pop(name) for name in LAYOUTS}
     program = {"program": title(settings.program), "digest": digest_of(settings.program)}
     named |= {"sequences": settings.sequences, "vocabulary": settings.data.vocabulary}

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from weft.cost import Transformer
 from weft.errors import InputError
 from weft.ir.program import Program
-from weft.request import Training
+from weft.notation import is_huggingface
+from weft.request import Training, is_model_file, model_called
 from weft.runtime.suit import is_asynchronous
 from weft.train.accelerator import chosen, seat
 from weft.train.data import Data
@@ -45,4 +47,27 @@ class Settings(Training):
         names = ("layers", "hidden", "heads", "context", "microbatch_size", "dropout")
         found = {name: getattr(self, name) for name in names}
         bits = 32 if self.precision is None else 16
-        return found | {"vocabulary": self.data.vocabulary, "bits": bits}
+        found |= {"vocabulary": self.data.vocabulary, "bits": bits}
+        if (mixture := self.mixture) is not None:
+            found |= {"experts": mixture.experts, "top_k": mixture.top_k}
+            found |= {"expert_ffn": mixture.expert_ffn, "expert_ranks": self.expert_ranks}
+        return found
+
+    @property
+    def is_huggingface(self) -> bool:
+        """Whether the model is one of Hugging Face."""
+        return self.model is not None and is_model_file(self.model) and is_huggingface(self.model)
+
+    @property
+    def mixture(self) -> Transformer | None:
+        """The sizes of the mixture of experts that Weft builds itself, if one is trained."""
+        if self.model is None or self.is_huggingface:
+            return None
+        model = model_called(self.model)
+        return model if model.experts else None
+
+    @property
+    def expert_ranks(self) -> int:
+        """How many ranks hold some of the experts each."""
+        groups = self.program.expert_groups
+        return len(groups[0]) if groups else 1

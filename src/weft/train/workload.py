@@ -13,14 +13,19 @@ from torch.optim import AdamW, Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
 from weft.cost import Cost
+from weft.lower import Amount
 from weft.runtime import Stages, Staleness
 from weft.runtime.compression import AskedCompression
+from weft.runtime.device.link import linked
+from weft.runtime.experts import ALONE, ExpertGroup
 from weft.runtime.losses import LossFunction
 from weft.runtime.precision import AskedPrecision
 from weft.runtime.profile import Effort, Sample, profiled
 from weft.runtime.reference import versions_of
+from weft.runtime.weights.options import Reduction
 from weft.train.accelerator import described, taken
 from weft.train.data import Batches
+from weft.train.experts import segmented
 from weft.train.model import loss_of, stages_of
 from weft.train.settings import Settings
 
@@ -41,10 +46,20 @@ class Arguments(TypedDict):
     compress: AskedCompression
 
 
-class Workload:
-    """Stages, batches and optimizers of a run."""
+class Sharing(TypedDict):
+    """What a pipeline is made with besides: the work of copies, which a reference has not."""
 
-    def __init__(self, settings: Settings) -> None:
+    shard_optimizer: bool
+    reduce: Reduction
+
+
+class Workload:
+    """Stages, batches and optimizers of a run.
+
+    `program` is what runs: that of the settings, with stages cut where segments overlap.
+    """
+
+    def __init__(self, settings: Settings, group: ExpertGroup = ALONE) -> None:
         torch.set_num_threads(1)  # a device has one, and more would add up in another order
         self._settings = settings = settings.on_this_machine()
         self._device = taken(settings.accelerator, settings.program.devices)
@@ -52,11 +67,13 @@ class Workload:
             settings.data, context=settings.context, is_shuffled=settings.shuffle
         )
         self._optimizers: list[Optimizer] = []
+        self._group = group
         self.stages = self._cut()
+        self.program = segmented(settings, self.stages)
         self._loss = loss_of(self.stages)
 
     def _cut(self) -> Stages:
-        return stages_of(self._settings, self._device)
+        return stages_of(self._settings, self._device, self._group)
 
     def arguments(self) -> Arguments:
         return {
@@ -67,6 +84,15 @@ class Workload:
             "precision": self._precision,
             "compress": self._compress,
         }
+
+    @property
+    def offload(self) -> Amount:
+        return cast(Amount, self._settings.offload)  # one of its names, or a fraction
+
+    @property
+    def sharing(self) -> Sharing:
+        reduction = cast(Reduction, self._settings.reduce)  # one of its names
+        return {"shard_optimizer": self._settings.shard_optimizer, "reduce": reduction}
 
     @property
     def _precision(self) -> AskedPrecision:
@@ -137,8 +163,20 @@ class Workload:
     def profiled(self, effort: Effort, watch: Measuring = lambda what, share: None) -> Cost:
         """What the program costs, by a microbatch of the first step."""
         batch, targets = (part[: self._settings.microbatch_size] for part in self.batch(0))
-        sample = Sample(batch, targets, self._loss, _adamw, CLIP, self._precision, self._compress)
-        cost = profiled(self._cut(), self._settings.program, sample, effort, watch)
+        sample = Sample(
+            batch,
+            targets,
+            self._loss,
+            _adamw,
+            CLIP,
+            self._precision,
+            self._compress,
+            **self.sharing,
+        )
+        program = self._settings.program
+        cost = profiled(self._cut(), program, sample, effort, watch, runs=self.program)
+        if self.offload != "none":
+            cost = linked(cost, self._device) or cost
         assert cost.measurement is not None
         model = replace(cost.measurement, model=self._settings.sizes)
         return replace(cost, measurement=model)

@@ -78,9 +78,17 @@ class Context:
         """The word for an action of the program."""
         return token(self.program, row)
 
-    def word(self, stage: int, kind: Kind, microbatch: int, *, edge: int | None = None) -> str:
+    def word(
+        self,
+        stage: int,
+        kind: Kind,
+        microbatch: int,
+        *,
+        edge: int | None = None,
+        segment: int | None = None,
+    ) -> str:
         """The word for an action that the program may lack."""
-        action = Actions.collect([Action(stage, kind, microbatch, edge=edge)])
+        action = Actions.collect([Action(stage, kind, microbatch, edge=edge, segment=segment)])
         return written(action, self.program.graph.edges)[0]
 
     def at(self, row: int, message: str) -> Breach:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
@@ -25,6 +25,7 @@ class Coverage:
     """The actions of a program by kind and by what they cover; needs a well-formed program."""
 
     program: Program
+    _cells: dict[tuple[Kind, ...], Cells] = field(default_factory=dict, init=False)  # as asked for
 
     @property
     def microbatches(self) -> int:
@@ -38,6 +39,12 @@ class Coverage:
 
     def cells(self, *kinds: Kind) -> Cells:
         """All actions of these kinds, once for each microbatch that they cover."""
+        found = self._cells.get(kinds)
+        if found is None:
+            found = self._cells[kinds] = self._made_cells(kinds)
+        return found
+
+    def _made_cells(self, kinds: tuple[Kind, ...]) -> Cells:
         actions, rows = self.program.actions, self.rows(*kinds)
         spans = actions.span[rows]
         row = np.repeat(rows, spans)
@@ -55,15 +62,19 @@ class Coverage:
 
     def repeats(self, *kinds: Kind) -> Iterator[tuple[int, int]]:
         """Actions of these kinds that do what one before them does, and that one."""
-        row, microbatch = self.cells(*kinds)
-        pieces = int(self.program.actions.segment.max(initial=-1)) + 2
-        line = self._line(kinds[0])[row].astype(np.int64)
-        part = line * pieces + self.program.actions.segment[row] + 1
-        cell = part * self.microbatches + microbatch
+        row, cell = self.cells(*kinds).row, self.keys(*kinds)
         order = np.argsort(cell, kind="stable")
         same = np.flatnonzero(np.diff(cell[order]) == 0)
         again, first = np.unique(row[order][same + 1], return_index=True)
         return zip(again.tolist(), row[order][same[first]].tolist(), strict=True)
+
+    def keys(self, *kinds: Kind) -> Index:
+        """For each of the cells of these kinds, a number for what it covers: with its segment."""
+        row, microbatch = self.cells(*kinds)
+        pieces = int(self.program.actions.segment.max(initial=-1)) + 2
+        line = self._line(kinds[0])[row].astype(np.int64)
+        part = line * pieces + self.program.actions.segment[row] + 1
+        return np.asarray(part * self.microbatches + microbatch)
 
     def pieces(self, *kinds: Kind) -> Index:
         """For each stage, in a row of its own, into how many segments these kinds are cut."""

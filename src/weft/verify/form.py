@@ -75,7 +75,8 @@ def _fields(program: Program) -> Defects:
     has_tie = np.isin(actions.kind, (Kind.REDUCE, Kind.UPDATE, Kind.GATHER))
     yield ~is_wire & ~has_tie & (actions.edge >= 0), "but only sends and receives name an edge"
     yield has_tie & _misses_its_tie(program), "but its stage has no end of that tied weight"
-    yield (actions.kind > Kind.R) & (actions.segment >= 0), "but only computations have segments"
+    is_cut = (actions.kind <= Kind.R) | np.isin(actions.kind, (Kind.OFFLOAD, Kind.ONLOAD))
+    yield ~is_cut & (actions.segment >= 0), "but only computations and copies have segments"
     yield has_microbatch & _is_stray(program), _stray_text(program)
 
 

@@ -93,21 +93,45 @@ def placed(context: Context) -> Iterator[Breach]:
 
 
 def offloaded(context: Context) -> Iterator[Breach]:
-    """What goes to the host comes back, once, and only that."""
+    """What goes to the host comes back, once, and only that: whole, or segment by segment."""
+    coverage = context.coverage
     for kind, other, fate in (
         (Kind.OFFLOAD, Kind.ONLOAD, "never comes back from the host"),
         (Kind.ONLOAD, Kind.OFFLOAD, "never went to the host"),
     ):
-        for twice, _ in context.coverage.repeats(kind):
+        for twice, _ in coverage.repeats(kind):
             yield context.at(twice, f"{context.token(twice)} stands twice. Remove one of the two.")
-        row, microbatch = context.coverage.cells(kind)
-        answers = context.coverage.count(other)[context.program.actions.stage[row], microbatch]
-        for lost, where in _first_of_each(row[answers == 0], microbatch[answers == 0]):
-            remedy = context.word(int(context.program.actions.stage[lost]), other, where)
+        row, microbatch = coverage.cells(kind)
+        is_lost = ~np.isin(coverage.keys(kind), coverage.keys(other))
+        for lost, where in _first_of_each(row[is_lost], microbatch[is_lost]):
+            action = context.program.actions[lost]
+            remedy = context.word(action.stage, other, where, segment=action.segment)
             device = int(context.program.device_of[lost])
             yield context.at(
                 lost,
                 f"the state of {context.token(lost)} {fate}. Add {remedy} to device {device}.",
+            )
+    yield from _without_forward(context)
+
+
+def _without_forward(context: Context) -> Iterator[Breach]:
+    """Copies of a segment that its stage is not cut into, or that leaves with its whole stage."""
+    coverage, segment = context.coverage, context.program.actions.segment
+    row, microbatch = coverage.cells(Kind.OFFLOAD)
+    is_cut = segment[row] >= 0
+    is_known = np.isin(coverage.keys(Kind.OFFLOAD), coverage.keys(Kind.F))
+    for strange, where in _first_of_each(row[is_cut & ~is_known], microbatch[is_cut & ~is_known]):
+        forward = context.word(int(context.program.actions.stage[strange]), Kind.F, where)
+        yield context.at(
+            strange,
+            f"{context.token(strange)} names a segment that {forward} is not cut into. Correct it.",
+        )
+    stage = context.program.actions.stage
+    whole = {*zip(stage[row[~is_cut]].tolist(), microbatch[~is_cut].tolist(), strict=True)}
+    for one, where in _first_of_each(row[is_cut], microbatch[is_cut]):
+        if (int(stage[one]), where) in whole:
+            yield context.at(
+                one, f"{context.token(one)} leaves with its whole stage already. Remove one."
             )
 
 

@@ -11,6 +11,7 @@ from weft.errors import InputError, ProgramError
 from weft.ir.program import Program
 from weft.lower import Groups
 from weft.verify.context import Breach, Context, Limits
+from weft.verify.exchanges import exchanged_alike
 from weft.verify.form import well_formed
 from weft.verify.limits import deep_enough, within_memory
 from weft.verify.order import free_of_deadlock, ordered
@@ -48,6 +49,7 @@ RULES = (
     Rule(2, "periodic", "a run ends with what its body leaves, however long it is", periodic),
     Rule(2, "in step", "a step needs no data of the next one", in_step),
     Rule(3, "deadlock", "no devices wait for each other indefinitely", free_of_deadlock),
+    Rule(3, "exchanges", "expert groups exchange tokens in one order", exchanged_alike),
     Rule(4, "one order", "no transfers on one wire wait for each other indefinitely", in_one_order),
     Rule(5, "channel depth", "blocking sends do not lock up at the depth given", deep_enough),
     Rule(5, "memory", "every device stays within its memory", within_memory),

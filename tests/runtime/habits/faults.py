@@ -153,11 +153,11 @@ def _all_or_nothing(patch: pytest.MonkeyPatch) -> None:
     """A stage that recomputes some microbatches keeps no graph for the others."""
     right = bind._covered
 
-    def wrong(program: Program, kind: Kind) -> set[tuple[int, int]]:
+    def wrong(program: Program, kind: Kind) -> set[tuple[int, int, int | None]]:
         found = right(program, kind)
-        stages = {place for place, _ in found}
+        stages = {place for place, _, _ in found}
         everything = {(one, n) for one in stages for n in range(program.microbatches)}
-        return everything if kind is Kind.R else found
+        return {(*place, None) for place in everything} if kind is Kind.R else found
 
     patch.setattr(bind, "_covered", wrong)
 

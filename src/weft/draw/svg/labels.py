@@ -81,6 +81,12 @@ def labels(timeline: Timeline, view: View, frame: Frame) -> Labels:
     return Labels(max(min(most, MODEST), SMALLEST), _short, longest)
 
 
+def full_labels(timeline: Timeline, view: View, frame: Frame) -> Labels:
+    """The same with letters wherever they fit, though most actions may be too short for them."""
+    size = min(LARGEST, OF_ROW * min(row.height for row in frame.rows))
+    return Labels(size, _full, longest_mark(timeline, view))
+
+
 def ideal_width(timeline: Timeline, view: View) -> float:
     """How wide an ordinary short action must be for the largest labels."""
     longest = longest_mark(timeline, view)

@@ -31,13 +31,13 @@ def to_svg(timeline: Timeline, *, view: View = WHOLE, look: Look = PLAIN) -> str
     content = [
         element("title", escape(title(timeline.program))),
         element("desc", escape("; ".join(figures(timeline)))),
-        element("defs", *hatchings(_marks(timeline, view), view.palette)),
+        element("defs", *hatchings(marks(timeline, view), view.palette)),
         rectangle(0, 0, paper.width, paper.height, fill=theme.paper.code),
         group(words.drawn_head(head), fill=theme.text.code, color=theme.text.code),
         *(part for panel in panels for part in _panel(timeline, view, look, panel)),
         group(drawn_foot(signs, paper), fill=theme.text.code),
     ]
-    return _document(content, paper, look)
+    return document(content, paper, look)
 
 
 def _panel(timeline: Timeline, view: View, look: Look, panel: Frame) -> Iterator[str]:
@@ -50,7 +50,8 @@ def _panel(timeline: Timeline, view: View, look: Look, panel: Frame) -> Iterator
     yield group(levels(timeline, panel, look), fill=theme.faint.code)
 
 
-def _document(content: list[str], paper: Frame, look: Look) -> str:
+def document(content: list[str], paper: Frame, look: Look) -> str:
+    """An SVG document of these elements."""
     return (
         element(
             "svg",
@@ -68,7 +69,8 @@ def _document(content: list[str], paper: Frame, look: Look) -> str:
     )
 
 
-def _marks(timeline: Timeline, view: View) -> Iterator[Mark]:
+def marks(timeline: Timeline, view: View) -> Iterator[Mark]:
+    """All that the legend shows."""
     for entry in legend(timeline, view.bands(timeline)):
         yield from entry.marks
 

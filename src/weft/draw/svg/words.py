@@ -60,13 +60,18 @@ def axes(timeline: Timeline, frame: Frame) -> Iterator[str]:
     middle = (frame.left + frame.right) / 2
     words = f"time ({unit.name})" if unit.name else "time"
     yield text(words, middle, bottom + 14, text_anchor="middle")
+    yield from row_labels(frame, "device")
+
+
+def row_labels(frame: Frame, aside: str) -> Iterator[str]:
+    """The labels of the rows, and beside them what they are labels of."""
     for row in frame.rows:
         size = min(SIZE, row.height)
         y = row.top + row.height / 2 + 0.35 * size
         yield text(row.band.label.strip(), frame.left - 6, y, text_anchor="end", font_size=size)
     height = (frame.top + frame.bottom) / 2
     turned = f"translate({MARGIN + 9:g} {height:g}) rotate(-90)"
-    yield text("device", 0, 0, text_anchor="middle", transform=turned)
+    yield text(aside, 0, 0, text_anchor="middle", transform=turned)
 
 
 def panel_name(frame: Frame) -> Iterator[str]:

@@ -12,22 +12,25 @@
      "measurement": {"date": "2026-11-15", "machine": {"cores": "2"}}}
 
 Only "stages" is needed, and of a stage only "forward". Seconds of a stage: forward, input_grad,
-weight_grad, recompute (as forward where it is left out), update, reduce, and backward, which
-takes the place of input_grad + weight_grad where the program splits no backward of the stage and
-stands in all stages or none, and close, which passes between the last gradient of a stage and its
-sum or update; bytes: weights, gradients, optimizer, saved, inputs; 0 where they are
-left out. "overhead" is what a host needs between two actions. "message" is one number of bytes
-for every edge, or a list with one for each edge. "parts" are the shares of F and of I
-that are attention, dispatch, experts and combine. A bandwidth or capacity that is left out or
-null has no limit. "provenance" says of each stage how seconds are known: given (as all are that
-it leaves out), measured, interpolated or derived; beside the seconds of a stage it knows
-"network" and "host". "measurement" is what `weft profile` writes of itself.
+weight_grad, recompute (as forward where it is left out), update, reduce, and backward, which takes
+the place of input_grad + weight_grad where the program splits no backward of the stage and stands
+in all stages or none, close, which passes between the last gradient of a stage and its sum or
+update, and gather, which is half of reduce where no stage has it; bytes: weights, gradients,
+optimizer, saved, inputs; 0 where they are left out. "overhead" is what a host needs between two
+actions. "message" is one number of bytes for every edge, or a list with one for each edge. "parts"
+are the shares of F and of I that are attention, dispatch, experts and combine, or a list of these
+for each stage. A bandwidth or capacity that is left out or null has no limit. "provenance" says of
+each stage how seconds are known: given (as all are that it leaves out), measured, interpolated or
+derived; beside the seconds of a stage it knows "network" and "host". "measurement" is what
+`weft profile` writes of itself.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import fields, replace
+
+import numpy as np
 
 from weft.cost import (
     Cost,
@@ -40,7 +43,7 @@ from weft.cost import (
     Provenance,
     Times,
 )
-from weft.cost.cost import Shares
+from weft.cost.cost import Parts, Shares
 from weft.cost.provenance import NAMES
 from weft.errors import InputError
 from weft.ir.kinds import Part
@@ -51,9 +54,9 @@ from weft.notation.places import shown
 
 FORMAT = "weft.cost"
 
-_WHOLE, _CLOSE = "backward", "close"
+_WHOLE, _CLOSE, _GATHER = "backward", "close", "gather"
 _SCRATCH = "scratch"  # bytes of each stage that an action needs while it runs, where known
-_TIMES = tuple(field.name for field in fields(Times) if field.name not in (_WHOLE, _CLOSE))
+_TIMES = tuple(field.name for field in fields(Times) if field.name not in (_WHOLE, _CLOSE, _GATHER))
 _LIMITS = ("capacity", "host_capacity")
 _BYTES = tuple(f.name for f in fields(Memory) if f.name not in (*_LIMITS, _SCRATCH))
 _LINK = ("latency", "bandwidth")
@@ -85,7 +88,7 @@ def cost_object(cost: Cost) -> dict[str, object]:
         "links": links,
         "host": _link_object(network.host),
         "pairs": {kinds: float(ratio) for kinds, ratio in cost.pairs.items()},
-        "parts": {kind: [float(share) for share in shares] for kind, shares in cost.parts.items()},
+        "parts": {kind: _parts_object(shares) for kind, shares in cost.parts.items()},
         "sizes": [float(size) for size in cost.sizes],
         "overhead": float(cost.overhead),
         "provenance": {
@@ -107,6 +110,7 @@ def _stage_object(cost: Cost, stage: int) -> dict[str, float]:
     columns = {
         _WHOLE: cost.times.backward,
         _CLOSE: cost.times.close,
+        _GATHER: cost.times.gather,
         _SCRATCH: cost.memory.scratch,
     }
     others = {name: float(found[stage]) for name, found in columns.items() if found is not None}
@@ -163,7 +167,7 @@ def _stages(node: Node) -> list[dict[str, float]]:
     """Seconds and bytes of each stage, by name."""
     stages = []
     for item in node.items():
-        members = item.members((*_TIMES, _WHOLE, _CLOSE, *_BYTES, _SCRATCH), ("forward",))
+        members = item.members((*_TIMES, _WHOLE, _CLOSE, _GATHER, *_BYTES, _SCRATCH), ("forward",))
         stages.append({name: member.number() for name, member in members.items()})
     with node.place():
         check_stages(len(stages))
@@ -186,8 +190,8 @@ def _optional(stages: list[dict[str, float]], name: str) -> PerStage | None:
 def _times(stages: list[dict[str, float]]) -> Times:
     times = Times(*(_column(stages, name) for name in _TIMES))
     whole = _column(stages, _WHOLE) if _WHOLE in stages[0] else None
-    is_closing = any(_CLOSE in stage for stage in stages)
-    return replace(times, backward=whole, close=_column(stages, _CLOSE) if is_closing else None)
+    close, gather = (_optional(stages, name) for name in (_CLOSE, _GATHER))
+    return replace(times, backward=whole, close=close, gather=gather)
 
 
 def _message(node: Node | None) -> float | tuple[float, ...]:
@@ -237,12 +241,22 @@ def _pairs(node: Node | None) -> dict[str, float]:
     return pairs
 
 
-def _parts(node: Node | None) -> dict[str, Shares]:
-    parts: dict[str, Shares] = {}
+def _parts_object(shares: Parts) -> object:
+    return np.array(shares, np.float64).tolist()
+
+
+def _parts(node: Node | None) -> dict[str, Parts]:
+    """Shares of all stages alike, or a list of them for each stage."""
+    parts: dict[str, Parts] = {}
     for kind, member in node.members(_CUT).items() if node else ():
-        attention, dispatch, experts, combine = member.numbers(exactly=len(Part))
-        parts[kind] = (attention, dispatch, experts, combine)
+        is_each = isinstance(member.value, list) and isinstance(next(iter(member.value), 0), list)
+        parts[kind] = tuple(map(_shares, member.items())) if is_each else _shares(member)
     return parts
+
+
+def _shares(node: Node) -> Shares:
+    attention, dispatch, experts, combine = node.numbers(exactly=len(Part))
+    return attention, dispatch, experts, combine
 
 
 def _provenance(node: Node | None, stages: int) -> Marks:

@@ -9,7 +9,8 @@
 
 And where they apply: "pipes", the pipe of each microbatch; "period", {"microbatches": 4,
 "versions": 1, "repeats": 3}; "stashing": false; "parts", how many make an ordinary microbatch;
-"ties", [[0, 3]], the stages of each tied weight; "norms", the stages that share a norm.
+"ties", [[0, 3]], the stages of each tied weight; "norms", the stages that share a norm;
+"experts", [[0, 1]], the pipes that exchange tokens.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from weft.notation.json.reading import VERSION, Node
 from weft.notation.limits import (
     check_actions,
     check_cells,
+    check_exchanges,
     check_forwards,
     check_pipes,
     check_repeats,
@@ -44,7 +46,7 @@ FORMAT = "weft.program"
 
 _PERIOD = ("microbatches", "versions", "repeats")
 _NEEDED = ("microbatches", "graph", "placement", "lanes", "columns")
-_KEYS = ("name", *_NEEDED, "pipes", "period", "stashing", "parts", "ties", "norms")
+_KEYS = ("name", *_NEEDED, "pipes", "period", "stashing", "parts", "ties", "norms", "experts")
 
 
 def program_object(program: Program) -> dict[str, object]:
@@ -69,6 +71,8 @@ def program_object(program: Program) -> dict[str, object]:
     for name, groups in program.sharing._asdict().items():
         if groups:
             written[name] = [[int(stage) for stage in group] for group in groups]
+    if program.expert_groups:
+        written["experts"] = [[int(pipe) for pipe in group] for group in program.expert_groups]
     written["lanes"] = list(lane_objects(program))
     written["columns"] = columns_object(program.actions)
     return written
@@ -95,6 +99,8 @@ def read_program(node: Node) -> Program:
         check_repeats(actions)
         check_sharing(actions, sharing, len(graph))
         check_forwards(actions, len(graph), microbatches)
+        groups = _expert_groups(members.get("experts"))
+        check_exchanges(actions, groups)
     return Program.build(
         members["name"].text() if "name" in members else "",
         placement,
@@ -105,8 +111,13 @@ def read_program(node: Node) -> Program:
         period=_period(members["period"], entries, graph) if "period" in members else None,
         is_stashing="stashing" not in members or members["stashing"].flag(),
         parts=members["parts"].count(least=1) if "parts" in members else 1,
+        expert_groups=groups,
         **sharing._asdict(),
     )
+
+
+def _expert_groups(node: Node | None) -> list[list[int]]:
+    return [] if node is None else [[*item.counts()] for item in node.items()]
 
 
 def _sharing(members: dict[str, Node], graph: Graph) -> Sharing:

@@ -11,7 +11,7 @@ from weft.notation.places import shown
 
 HEADER = "weft program 1"
 _ONCE = ("name", "microbatches", "graph", "pipes", "period", "no-stash", "parts")
-_MANY = ("stage", "edge", "place", "tie", "norm", "device")
+_MANY = ("stage", "edge", "place", "tie", "norm", "experts", "device")
 
 
 class Line(NamedTuple):

@@ -11,7 +11,8 @@
 And where they apply: `pipes 0 0 1 1`, the pipe of each microbatch; `period 4 versions 1
 repeats 3`, what each repetition of the body shifts, and how many there are; `no-stash`; `parts
 2`, how many make an ordinary microbatch; `tie 0 3`, the stages of a tied weight; `norm 0 1 2 3`,
-stages whose updates share a norm. After the first, lines may stand in any order.
+stages whose updates share a norm; `experts 0 1`, pipes that hold some of the experts each, and
+exchange tokens. After the first, lines may stand in any order.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from weft.ir.weights import Sharing
 from weft.notation.limits import (
     check_actions,
     check_cells,
+    check_exchanges,
     check_forwards,
     check_lane,
     check_pipes,
@@ -82,6 +84,8 @@ def _facts(program: Program) -> Iterator[str]:
     for keyword, groups in zip(_SHARED, program.sharing, strict=True):
         for group in groups:
             yield f"{keyword} {' '.join(map(str, group))}"
+    for pipes in program.expert_groups:
+        yield f"experts {' '.join(map(str, pipes))}"
 
 
 # reading
@@ -120,10 +124,12 @@ def _program(lines: Lines) -> Program:
         period=_period(bodies, shift),
         is_stashing=not _is_set(lines["no-stash"]),
         parts=_parts(lines["parts"], microbatches),
+        expert_groups=_expert_groups(lines["experts"]),
         **sharing._asdict(),
     )
     check_repeats(program.actions)
     check_sharing(program.actions, sharing, program.stages)
+    check_exchanges(program.actions, program.expert_groups)
     check_forwards(program.actions, program.stages, microbatches)
     return program
 
@@ -188,6 +194,14 @@ def _sharing(lines: Lines, graph: Graph) -> Sharing:
                 Sharing(**{field: groups}).check("the program", len(graph))
         sharing = sharing._replace(**{field: groups})
     return sharing
+
+
+def _expert_groups(lines: list[Line]) -> list[list[int]]:
+    groups = []
+    for number, words in lines:
+        with on_line(number):
+            groups.append(counts(words, "experts 0 1", exactly=len(words)))
+    return groups
 
 
 def _is_set(lines: list[Line]) -> bool:

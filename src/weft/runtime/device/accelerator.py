@@ -53,6 +53,9 @@ class Accelerator(Protocol):
     def now(self) -> DeviceEvent:
         """A point of the entered stream that has a time."""
 
+    def take_back(self, points: Iterable[Any]) -> None:
+        """Points that nobody asks for any more: making and dropping events takes time."""
+
     def clock(self) -> tuple[DeviceEvent, Seconds]:
         """A point that the device has reached, and the time of the host then."""
 
@@ -66,6 +69,7 @@ class Cuda:
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._streams: dict[str, torch.cuda.Stream] = {}
+        self._unused: list[torch.cuda.Event] = []
         self.begin()
 
     def begin(self) -> Any:
@@ -85,15 +89,18 @@ class Cuda:
         return torch.cuda.Event()  # type: ignore[no-untyped-call]
 
     def now(self) -> torch.cuda.Event:
-        event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        event = self._unused.pop() if self._unused else _timed_event()
         event.record(self.entered)
         return event
+
+    def take_back(self, points: Iterable[Any]) -> None:
+        self._unused += points
 
     def clock(self) -> tuple[torch.cuda.Event, Seconds]:
         """By a stream on which nothing else waits; of several tries the one that took least."""
         idle, found = self.stream("clock"), []
         for _ in range(TRIES):
-            event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+            event = _timed_event()
             began = time.perf_counter()
             event.record(idle)
             event.synchronize()
@@ -106,6 +113,10 @@ class Cuda:
         first.synchronize()
         second.synchronize()
         return float(first.elapsed_time(second)) / 1000
+
+
+def _timed_event() -> torch.cuda.Event:
+    return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
 
 
 def accelerator_of(device: torch.device) -> Accelerator | None:

@@ -110,12 +110,12 @@ class Binder:
 
     def _forward(self, action: Action, number: int) -> steps.Forward:
         graph, segments = self.program.graph, self._copies[action.pipe, action.stage]
-        segment = action.segment or 0
+        segment = self.wires.place(action)
         is_first = not graph.predecessors[action.stage] and segment == 0
         is_last = not graph.successors[action.stage] and segment == len(segments) - 1
         made = steps.Forward(
             number,
-            self._call(segments[segment], action.stage, number),
+            self._call(segments[segment], action, number),
             [] if is_first else self.wires.takes(Direction.ACTIVATION, action, number),
             [] if is_last else self.wires.puts(Direction.ACTIVATION, action, number),
             self.batch.inputs if is_first else None,
@@ -134,7 +134,7 @@ class Binder:
     def _on_loss(self, lap: int, number: int, loss: steps.Loss) -> None:
         self.batch.on_loss(lap, number, loss)
 
-    def _call(self, stage: Stage, index: int, number: int) -> Callable[..., Value]:
+    def _call(self, stage: Stage, action: Action, number: int) -> Callable[..., Value]:
         """A stage's forward of a microbatch, as its backward will need it."""
         if self._weights is None:
             return stage.infer
@@ -143,7 +143,8 @@ class Binder:
             "is_recomputed": self._again,
             "is_offloaded": self._offloaded,
         }
-        flags: dict[str, Any] = {n: True for n, found in ways.items() if (index, number) in found}
+        own = {(action.stage, number, None), (action.stage, number, action.segment)}
+        flags: dict[str, Any] = {name: True for name, found in ways.items() if own & found}
         return partial(stage.forward, **flags) if flags else stage.forward
 
     def backward(self, row: int, action: Action) -> steps.Step:
@@ -163,7 +164,7 @@ class Binder:
         )
 
     def _backward(self, action: Action, number: int) -> steps.Step:
-        segment = action.segment or 0
+        segment = self.wires.place(action)
         stage = self._copies[action.pipe, action.stage][segment]
         forward = self._forwards[action.pipe, action.stage, segment, number]
         is_first = not self.program.graph.predecessors[action.stage] and segment == 0
@@ -176,10 +177,17 @@ class Binder:
 
     def plain(self, row: int, action: Action) -> steps.Step:
         """What a stage, or a segment of it, does by itself."""
-        segments = self._copies[action.pipe, action.stage]
-        chosen = segments if action.segment is None else [segments[action.segment]]
-        calls = [getattr(stage, CALLS[action.kind]) for stage in chosen]
+        calls = [getattr(stage, CALLS[action.kind]) for stage in self._chosen(action)]
         return self._each(action, lambda number: steps.Plain(calls, number))
+
+    def _chosen(self, action: Action) -> Sequence[Stage]:
+        """The segment that an action names, or all of its stage."""
+        segments = self._copies[action.pipe, action.stage]
+        return segments if action.segment is None else [segments[self.wires.place(action)]]
+
+    def offload(self, row: int, action: Action) -> steps.Step:
+        numbers = numbers_of(action)[:1] if self._is_whole(action) else numbers_of(action)
+        return steps.Offload(self._chosen(action), numbers)
 
     def _each(self, action: Action, make: Callable[[int], steps.Step]) -> steps.Step:
         numbers = numbers_of(action)
@@ -190,8 +198,8 @@ class Binder:
 
     def reduce(self, row: int, action: Action) -> steps.Step:
         weights, update = self._of_update(action)
-        exchange = weights.exchange(action.pipe, action.stage, action.edge)
-        return steps.Reduce(weights.policy, update, self.ring.updates, exchange)
+        exchanges = weights.exchanges(action.pipe, action.stage, action.edge)
+        return steps.Reduce(weights.policy, update, self.ring.updates, exchanges)
 
     def gather(self, row: int, action: Action) -> steps.Step:
         weights, update = self._of_update(action)
@@ -238,7 +246,7 @@ HANDLERS: dict[Kind, Handler] = {
     Kind.RECV_ACTIVATION: Binder.receive,
     Kind.SEND_GRADIENT: Binder.send,
     Kind.RECV_GRADIENT: Binder.receive,
-    Kind.OFFLOAD: Binder.plain,
+    Kind.OFFLOAD: Binder.offload,
     Kind.ONLOAD: Binder.plain,
     Kind.REDUCE: Binder.reduce,
     Kind.UPDATE: Binder.update,
@@ -249,13 +257,12 @@ HANDLERS: dict[Kind, Handler] = {
 CALLS = {
     Kind.W: "weight_grad",
     Kind.R: "recompute",
-    Kind.OFFLOAD: "offload",
     Kind.ONLOAD: "onload",
 }
 
 
-def _covered(program: Program, kind: Kind) -> set[tuple[int, int]]:
-    """The stages and microbatches that have an action of a kind: I where a backward is divided."""
+def _covered(program: Program, kind: Kind) -> set[tuple[int, int, int | None]]:
+    """The stages, microbatches and segments (None: all) that have an action of a kind."""
     rows = np.flatnonzero(program.actions.kind == kind).tolist()
     found = (program.actions[row] for row in rows)
-    return {(action.stage, number) for action in found for number in numbers_of(action)}
+    return {(one.stage, number, one.segment) for one in found for number in numbers_of(one)}

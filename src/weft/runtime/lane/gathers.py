@@ -5,7 +5,8 @@
 
 Updates are counted from the start of the program. A gather may be of another lap of the ring than
 what waits for it, which is why this is not among what actions of one lap read of each other. In a
-synchronous program nothing waits for them: a step ends when its weights are whole.
+synchronous program it always is: the forwards of a step wait for the gathers of the step before,
+each for that of its stage, and so does whoever reads weights between two steps.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import NamedTuple, TypeAlias
 from weft.ir.actions import Action
 from weft.ir.kinds import Kind
 from weft.ir.program import Program
+from weft.lower.sums import gathers
 from weft.runtime.lane.gates import AnyGate, Steps
 from weft.runtime.lane.ring import Ring, horizon, window
 from weft.runtime.lane.steps import Step
@@ -36,14 +38,24 @@ class Gathers:
     def __init__(self, ring: Ring) -> None:
         self._ring, self._program = ring, ring.program
         self._rows: dict[Due, int] = {}  # by update of a lap
-        for row, action in enumerate(self._program.actions if ring.is_periodic else ()):
+        for row, action in enumerate(self._program.actions if gathers(ring.program) else ()):
             if action.kind is Kind.GATHER:
                 self._rows[Due(_holder(action), action.version or 0)] = row
         self._holders = {due.holder for due in self._rows}
         self._gates: dict[WeightsKey, AnyGate] = {}
-        self._used = _versions(ring.source) if self._rows else {}
-        is_stashing = ring.source.is_stashing
-        self._readers = (Kind.F,) if is_stashing else _COMPUTED  # a backward uses what its F has
+        is_stale = ring.is_periodic and not ring.source.is_stashing
+        self._used = _versions(ring.source) if self._rows and ring.is_periodic else {}
+        self._readers = _COMPUTED if is_stale else (Kind.F,)  # a backward uses what its F has
+
+    @property
+    def are_left(self) -> bool:
+        """Whether a synchronous step leaves any to the next one."""
+        return bool(self._gates) and not self._ring.is_periodic
+
+    def wait(self, updates: int) -> None:
+        """Come after the gathers of as many updates."""
+        for gate in self._gates.values():
+            gate.pass_through(updates - 1)
 
     def before(self, row: int, lap: int) -> Iterator[tuple[int, int]]:
         """The rows and laps of gathers that an action has to come after."""
@@ -73,9 +85,10 @@ class Gathers:
                 yield tie, home
 
     def _version(self, action: Action, home: int, lap: int) -> int:
-        last = (action.microbatch or 0) + action.span - 1 + lap * self._ring.numbers
         period = self._ring.source.period
-        assert period is not None
+        if period is None:
+            return lap * self._ring.updates + (action.version or 0)
+        last = (action.microbatch or 0) + action.span - 1 + lap * self._ring.numbers
         kind = action.kind if home == action.stage else Kind.F
         known = self._used[kind, home]
         turns = max(0, -(-(last + 1 - len(known)) // period.microbatches))

@@ -25,8 +25,10 @@ from weft.ir.program import Program
 from weft.ir.values import Value
 from weft.lower import launch_order, launched_together
 from weft.runtime.lane.bind import Binder
+from weft.runtime.lane.gates import Steps
 from weft.runtime.lane.gathers import Gathers
 from weft.runtime.lane.ring import Course, Item
+from weft.runtime.lane.steps import Offload, Releasing
 from weft.runtime.lane.walk import Drive, Entry, Plan
 from weft.runtime.transport.message import Route
 from weft.timeline import Timeline
@@ -41,14 +43,15 @@ class Planner:
     def __init__(self, binder: Binder, timeline: Timeline, drive: Drive) -> None:
         self._binder, self._ring, self._program = binder, binder.ring, binder.program
         own = np.isin(self._program.device_of, binder.devices)
-        self._waits = _waited_for(self._program, own, binder.wires.ends)
+        self._waits = _waited_for(self._program, own, binder.wires.ends, binder.wires.after)
         streams = drive.streams()
         self._thread_of = streams if drive.has_threads else {}
         self._steps, self._closings = drive.joined(
             binder.steps, binder.closings, self._across(streams)
         )
-        self._gathers = Gathers(self._ring)
-        self._steps = self._gathers.gated(self._steps, drive.gate)
+        self.gathers = Gathers(self._ring)
+        self._steps = self.gathers.gated(self._steps, drive.gate)
+        self._steps = releasing(self._steps, binder.steps, timeline)
         self._positions = _positions(timeline)
         self._reads: dict[int, list[int]] = {}
         self.restart()
@@ -99,7 +102,7 @@ class Planner:
             return self._only
         lanes = [
             _Lane(course, [*course.until(given)])
-            if course.lane.stream is Stream.COMPUTE or course.lane.is_one_wire
+            if course.lane.stream in (Stream.COMPUTE, Stream.ONLOAD) or course.lane.is_one_wire
             else _Lane(course)
             for course in self._courses
         ]
@@ -128,7 +131,7 @@ class Planner:
             self._done |= {item.row: item.lap for item in course.drained(given)}
         for course in self._receives.values():
             self._expected |= {item.row: item.lap for item in course.drained(given)}
-        self._gathers.skip(given // self._ring.source.microbatches)
+        self.gathers.skip(given // self._ring.source.microbatches)
 
     def _merged(self, lanes: list[_Lane]) -> list[Item]:
         """One order over all lanes, in which nothing comes before what it reads."""
@@ -142,7 +145,7 @@ class Planner:
             if item is None:
                 return
             read = ((row, item.lap) for row in self._waits.get(item.row, ()))
-            for row, lap in (*read, *self._gathers.before(item.row, item.lap)):
+            for row, lap in (*read, *self.gathers.before(item.row, item.lap)):
                 if self._done.get(row, -1) < lap:
                     waiting.setdefault((row, lap), []).append(index)
                     return
@@ -243,19 +246,58 @@ def _positions(timeline: Timeline) -> Seconds:
     position, ready = np.zeros((2, len(program)))
     if any(lane.is_one_wire for lane in program.lanes):
         position[launched_together(timeline)] = np.arange(len(program))
-        return position
-    position[launch_order(timeline)] = np.arange(len(program))
-    np.maximum.at(ready, needs.consumer, position[needs.producer] + 0.5)
-    at_start = program.is_on_compute[program.lane_of] | (program.actions.kind == Kind.ONLOAD)
-    return np.asarray(np.where(at_start, position, ready))
+    else:
+        position[launch_order(timeline)] = np.arange(len(program))
+        np.maximum.at(ready, needs.consumer, position[needs.producer] + 0.5)
+        at_start = program.is_on_compute[program.lane_of] | (program.actions.kind == Kind.ONLOAD)
+        position = np.where(at_start, position, ready)
+    _place_loads(timeline, position)
+    return position
+
+
+def _place_loads(timeline: Timeline, position: Seconds) -> None:
+    """Launch what comes back before the computation during which it shall start.
+
+    Its memory is that of where the computation is by then.
+    """
+    program = timeline.program
+    computed = np.flatnonzero(program.is_on_compute[program.lane_of])
+    for device in range(program.devices):
+        mine = computed[program.device_of[computed] == device]
+        is_here = program.device_of == device
+        for row in np.flatnonzero(is_here & (program.actions.kind == Kind.ONLOAD)).tolist():
+            last = int(np.searchsorted(timeline.start[mine], timeline.start[row], "right")) - 1
+            if last >= 0:
+                is_running = timeline.end[mine[last]] > timeline.start[row]
+                position[row] = position[mine[last]] + (-0.25 if is_running else 0.25)
+
+
+def releasing(steps: Steps, bound: Steps, timeline: Timeline) -> Steps:
+    """The steps, some of which first give back what has left for the host by their time."""
+    program, found = timeline.program, dict(steps)
+    computed = np.flatnonzero(program.is_on_compute[program.lane_of])
+    after: dict[int, list[Offload]] = {}
+    for row, step in bound.items():
+        if isinstance(step, Offload):
+            mine = computed[program.device_of[computed] == program.device_of[row]]
+            next_ = int(np.searchsorted(timeline.start[mine], timeline.end[row] - 1e-12))
+            if next_ < len(mine):  # else it is given back when it returns
+                after.setdefault(int(mine[next_]), []).append(step)
+    for row, offloads in after.items():
+        found[row] = Releasing(found[row], offloads)
+    return found
 
 
 def _waited_for(
-    program: Program, own: NDArray[np.bool_], ends: Mapping[int, int]
+    program: Program,
+    own: NDArray[np.bool_],
+    ends: Mapping[int, int],
+    after: Mapping[int, int],
 ) -> dict[int, list[int]]:
     """For each row what it reads of other lanes of this process, through messages too.
 
-    A message that keeps an order is there for its reader once its group was launched.
+    A message that keeps an order is there for its reader once its group was launched, which may
+    have to come after some action.
     """
     needs = program.dependencies
     is_receive = np.isin(program.actions.kind, RECEIVES)
@@ -274,4 +316,7 @@ def _waited_for(
     for receive in ends.keys() & sent.keys():
         if own[sent[receive]]:
             found.setdefault(receive, []).append(sent[receive])
+    for transfer, before in after.items():
+        if own[transfer] and before not in found.setdefault(transfer, []):
+            found[transfer].append(before)
     return found

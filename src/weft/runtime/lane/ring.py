@@ -19,10 +19,10 @@ import numpy as np
 
 from weft.ir.actions import Actions, Index
 from weft.ir.graph import Backward
-from weft.ir.kinds import Kind
+from weft.ir.kinds import Kind, Stream
 from weft.ir.lanes import Lane, Period
 from weft.ir.program import Program
-from weft.lower import transfer_steps
+from weft.lower import onload_steps, transfer_steps
 
 SPARE = 8  # numbers beyond those of the microbatches in flight
 LEAST_STEPS = 4  # in which a periodic program shows what it does, at least
@@ -39,7 +39,8 @@ class Item(NamedTuple):
     """An action that is to run: its row in the ring's program, its lap, and the data it needs.
 
     Microbatches are counted from the start. A transfer that has to keep an order may wait for
-    others, so that it takes place when more data are given than it carries.
+    others, so that it takes place when more data are given than it carries; what comes back from
+    the host waits until it is needed soon.
     """
 
     row: int
@@ -75,8 +76,9 @@ class Ring:
         keys, needs = list(keys_of(actions)), last_needed(self.source, actions).tolist()
         per_update = np.isin(actions.kind, PER_UPDATE).tolist()
         given = needs
-        if lane.is_one_wire and self.is_periodic:
-            steps = transfer_steps(self.source)[first : first + len(keys)]
+        if self.is_periodic and (lane.is_one_wire or lane.stream is Stream.ONLOAD):
+            steps_of = transfer_steps if lane.is_one_wire else onload_steps
+            steps = steps_of(self.source)[first : first + len(keys)]
             given = ((steps + 1) * self.source.microbatches - 1).tolist()
         rows = list(zip(keys, needs, given, per_update, strict=True))
         for row in rows[:opening]:

@@ -16,6 +16,7 @@ from typing import Protocol, TypeAlias
 from torch import Tensor
 
 from weft.runtime.lane.carried import Carried
+from weft.runtime.stage.stage import Stage
 from weft.runtime.stage.values import TENSOR, Structure, Value, spread
 from weft.runtime.transport.message import Receive, Send, Values
 from weft.runtime.weights.exchange import Exchange
@@ -130,7 +131,7 @@ class Backward:
 
 @dataclass(slots=True, eq=False)
 class Plain:
-    """W, R, OFFLOAD or ONLOAD: a stage does something with what a microbatch has left in it."""
+    """W, R or ONLOAD: a stage does something with what a microbatch has left in it."""
 
     _calls: Sequence[Callable[[int], object]]
     _number: int
@@ -141,6 +142,45 @@ class Plain:
     def run(self, lap: int) -> None:
         for call in self._calls:
             call(self._number)
+
+
+@dataclass(slots=True, eq=False)
+class Offload:
+    """OFFLOAD: what microbatches have left in a stage leaves for the host."""
+
+    _stages: Sequence[Stage]  # its segments
+    _numbers: Sequence[int]
+
+    def wait(self, lap: int) -> None:
+        """Reads what its own stage has saved."""
+
+    def run(self, lap: int) -> None:
+        for number in self._numbers:
+            for stage in self._stages:
+                stage.offload(number)
+
+    def release(self) -> None:
+        """Give back its memory, once it has left."""
+        for number in self._numbers:
+            for stage in self._stages:
+                stage.release(number)
+
+
+class Releasing:
+    """A step before which the memory is given back of what has left for the host by then."""
+
+    __slots__ = ("_offloads", "_step")
+
+    def __init__(self, step: Step, offloads: Sequence[Offload]) -> None:
+        self._step, self._offloads = step, offloads
+
+    def wait(self, lap: int) -> None:
+        for one in self._offloads:
+            one.release()
+        self._step.wait(lap)
+
+    def run(self, lap: int) -> None:
+        self._step.run(lap)
 
 
 @dataclass(slots=True, eq=False)
@@ -244,26 +284,29 @@ class Reduce(OfUpdate):
     """REDUCE: gradients of all copies in, their sum out."""
 
     def __init__(
-        self, policy: Policy, update: int, updates: int, exchange: Exchange | None
+        self, policy: Policy, update: int, updates: int, exchanges: Sequence[Exchange]
     ) -> None:
         super().__init__(policy, update, updates)
-        self._exchange = exchange
+        self._exchanges = exchanges
 
     def offer(self, lap: int) -> None:
         """Send this copy's gradients, if they are there: others may wait for them."""
         update = self._update(lap)
-        if update is not None and self._exchange is not None:
-            self._exchange.offer(update)
+        if update is not None:
+            for exchange in self._exchanges:
+                exchange.offer(update)
 
     def wait(self, lap: int) -> None:
         update = self._update(lap)
-        if update is not None and self._exchange is not None:
-            self._exchange.collect(update)
+        if update is not None:
+            for exchange in self._exchanges:
+                exchange.collect(update)
 
     def run(self, lap: int) -> None:
         update = self._update(lap)
-        if update is not None and self._exchange is not None:
-            self._exchange.sum_up(update)
+        if update is not None:
+            for exchange in self._exchanges:
+                exchange.sum_up(update)
 
 
 class GatherWeights(OfUpdate):

@@ -156,9 +156,16 @@ class Streams:
 
     def finish(self) -> None:
         """What is launched next comes after all that was: also after what other lanes do."""
-        compute = self._accelerator.entered
-        for name, stream in self._side.items():
-            self._ends[name].record(stream)
+        self._wait_for([*self._side])
+
+    def end_step(self) -> None:
+        """The same but for the stream of gathers, of which each is waited for by its event."""
+        self._wait_for([name for name in self._side if name is not Stream.REDUCE])
+
+    def _wait_for(self, streams: Sequence[Stream]) -> None:
+        compute = self._accelerator.begin()
+        for name in streams:
+            self._ends[name].record(self._side[name])
             compute.wait_event(self._ends[name])
 
     def restart(self) -> None:

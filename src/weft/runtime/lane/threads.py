@@ -8,7 +8,9 @@ So a sum, a copy to the host or the experts' communication never holds up the co
 
 from __future__ import annotations
 
+import os
 import weakref
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from queue import SimpleQueue
@@ -35,26 +37,29 @@ class Crew:
         self.changed = Condition()
         self.failure: BaseException | None = None
         self._jobs: dict[Stream, SimpleQueue[Job | None]] = {}
-        self._busy = 0
+        self._busy = Counter[Stream]()  # jobs that have not ended
+        self._owner = os.getpid()
+        self._ends_alone = False  # what is left, once this process launches nothing more
 
     def start(self, stream: Stream, job: Job) -> None:
         """Let a stream's thread do something."""
         if stream not in self._jobs:
             self._jobs[stream] = SimpleQueue()
-            Thread(target=self._work, args=(self._jobs[stream],), daemon=True).start()
+            Thread(target=self._work, args=(stream, self._jobs[stream]), daemon=True).start()
         with self.changed:
-            self._busy += 1
+            self._busy[stream] += 1
         self._jobs[stream].put(job)
 
-    def _work(self, jobs: SimpleQueue[Job | None]) -> None:
+    def _work(self, stream: Stream, jobs: SimpleQueue[Job | None]) -> None:
         while (job := jobs.get()) is not None:
             try:
                 job()
             except BaseException as error:
                 self.fail(error)
             with self.changed:
-                self._busy -= 1
+                self._busy[stream] -= 1
                 self.changed.notify_all()
+            del job  # which knows the pipeline
 
     def fail(self, error: BaseException) -> None:
         """End the waits of all threads."""
@@ -64,17 +69,32 @@ class Crew:
 
     def finish(self) -> None:
         """Wait until all threads have done what they were to do."""
-        with self.changed:
-            self.changed.wait_for(lambda: not self._busy or self.failure is not None)
+        self._wait_for([*self._jobs])
         self.check()
+
+    def end_step(self) -> None:
+        """Wait for all but gathers, for which nothing more has to be launched on any rank."""
+        self._wait_for([stream for stream in self._jobs if stream is not Stream.REDUCE])
+        self.check()
+        self._ends_alone = True
+
+    def _wait_for(self, streams: Sequence[Stream]) -> None:
+        def is_over() -> bool:
+            return self.failure is not None or not any(self._busy[one] for one in streams)
+
+        with self.changed:
+            self.changed.wait_for(is_over)
 
     def check(self) -> None:
         if self.failure is not None:
             raise self.failure
 
     def close(self) -> None:
+        """End all threads, after gathers that other ranks wait for."""
         for jobs in self._jobs.values():
             jobs.put(None)
+        if self._ends_alone and os.getpid() == self._owner:
+            self._wait_for([*self._jobs])
 
 
 class Gate:
@@ -150,6 +170,9 @@ class Threads:
 
     def finish(self) -> None:
         self._crew.finish()
+
+    def end_step(self) -> None:
+        self._crew.end_step()
 
     def restart(self) -> None:
         for gate in self._gates:

@@ -60,6 +60,9 @@ class Drive(Protocol):
     def finish(self) -> None:
         """Wait until all that was launched has ended."""
 
+    def end_step(self) -> None:
+        """The same but for gathers, which are left to the next step."""
+
     def restart(self) -> None:
         """Laps are counted anew; nothing runs."""
 
@@ -111,6 +114,9 @@ class InTurn:
     def run(self, plan: Plan, lap: int, recording: Recording) -> None:
         for entries in plan.threads.values():
             walk(self._program, entries, lap, recording)
+
+    def end_step(self) -> None:
+        """It has ended, with its gathers."""
 
     def finish(self) -> None:
         """It has."""

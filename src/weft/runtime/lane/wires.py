@@ -7,16 +7,19 @@ place in a table.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TypeAlias
 
 import numpy as np
 
-from weft.cost import Cost
-from weft.ir.actions import Action
+from weft.cost import Cost, evened
+from weft.ir.actions import Action, Actions
 from weft.ir.kinds import Direction, Kind
+from weft.ir.program import Program
 from weft.ir.values import Value
-from weft.lower import groups_of
+from weft.lower import groups_of, launched_after
+from weft.lower.meetings import singly
 from weft.runtime.lane import steps
 from weft.runtime.lane.carried import Carried
 from weft.runtime.lane.ring import Ring
@@ -51,9 +54,13 @@ class Wires:
     ) -> None:
         self._carries = shapes.carries
         self._program, self._segments = ring.program, segments
+        self._places = _places(ring.program.actions)
         self._transport, self._shapes = transport, shapes
         self._local = Loopback(is_crossing=max(segments.values(), default=1) > 1)
-        self.ends = ends_of_groups(ring, cost)  # the row with which each transfer is launched
+        groups = groups_in(ring, cost)
+        self.ends = ends_of_groups(ring.program, groups)  # with what each transfer is launched
+        after = {} if ring.is_periodic else launched_after(ring.program, groups, evened(cost))
+        self.after = after  # what each group is launched after, by its last transfer
         self.sends: dict[int, list[Route]] = {}  # by row
         self.receives: dict[int, list[Route]] = {}  # by row
         self._sending: dict[Message, Send] = {}
@@ -111,6 +118,10 @@ class Wires:
         found = [Carried(e, self._carries.get(e), e in graph.fixed) for e in edges]
         return found if any(one.names is not None or one.is_fixed for one in found) else None
 
+    def place(self, action: Action) -> int:
+        """Where the segment of an action is among those of its stage."""
+        return self._places.get((action.stage, action.segment), 0)
+
     def forget(self) -> None:
         """Drop what a run that failed has left."""
         self._local.begin((), ())
@@ -154,7 +165,7 @@ class Wires:
         self, direction: Direction, action: Action, number: int, *, is_read: bool
     ) -> Iterator[Message]:
         """What an action reads or writes; between the segments of a stage that is an edge, too."""
-        edges, segment = self._program.graph.edges, action.segment or 0
+        edges, segment = self._program.graph.edges, self.place(action)
         is_into = is_read == (direction is Direction.ACTIVATION)  # the edges into the stage
         if segment != (0 if is_into else self._segments[action.pipe, action.stage] - 1):
             border = segment - 1 if is_into else segment
@@ -187,6 +198,17 @@ class Wires:
         return Route(message, 0, 0, "what a stage returned", 0), self._shapes.of(message)
 
 
+def _places(actions: Actions) -> dict[tuple[int, int | None], int]:
+    """Where each segment is among those of its stage; some numbers may be missing."""
+    cells = np.stack([actions.stage, actions.segment])[:, actions.segment >= 0]
+    found: dict[tuple[int, int | None], int] = {}
+    stages: dict[int, int] = defaultdict(int)
+    for stage, segment in np.unique(cells, axis=1).T.tolist():
+        found[stage, segment] = stages[stage]
+        stages[stage] += 1
+    return found
+
+
 def numbers_of(action: Action) -> range:
     """The microbatches that an action covers."""
     assert action.microbatch is not None
@@ -202,14 +224,19 @@ def _drop(values: Values) -> None:
     """The gradient of what does not learn, which nobody reads."""
 
 
-def ends_of_groups(ring: Ring, cost: Cost | None) -> dict[int, int]:
-    """For each transfer that keeps an order, the last of its group; in what repeats, itself."""
-    program, found = ring.program, dict[int, int]()
-    groups = {} if ring.is_periodic else groups_of(program, cost)
+def groups_in(ring: Ring, cost: Cost | None) -> dict[int, Sequence[int]]:
+    """The groups of each wire that keeps an order; in what repeats, each transfer by itself."""
+    program, even = ring.program, evened(cost)
+    return dict(singly(program) if ring.is_periodic else groups_of(program, even))
+
+
+def ends_of_groups(program: Program, groups: Mapping[int, Sequence[int]]) -> dict[int, int]:
+    """For each transfer that keeps an order, the last of its group."""
+    found = dict[int, int]()
     for index, lane in enumerate(program.lanes):
         if lane.is_one_wire:
             first, stop = program.bounds[index : index + 2].tolist()
-            sizes = groups.get(lane.device) or (1,) * (stop - first)
+            sizes = groups[lane.device]
             last = np.repeat(first - 1 + np.cumsum(sizes), sizes).tolist()
             found |= dict(zip(range(first, stop), last, strict=True))
     return found

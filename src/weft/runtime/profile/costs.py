@@ -10,10 +10,12 @@ import numpy as np
 import torch
 
 from weft.cost import Cost, Measurement, Memory, Network, PerStage, Provenance, Times
+from weft.cost.cost import Parts
 from weft.ir.program import Program
 from weft.runtime.profile.found import Found
 from weft.runtime.profile.hops import Hops
 from weft.runtime.profile.machine import machine
+from weft.runtime.profile.parts import shares_of
 
 TIMES = tuple(field.name for field in fields(Times) if field.name != "close")
 SIZES = ("weights", "gradients", "optimizer", "saved", "inputs", "scratch")
@@ -43,6 +45,7 @@ class Findings:
             times=self._times(),
             memory=Memory(**self._all_bytes()),  # type: ignore[arg-type]
             network=Network(self.messages, self.hops.fit.link),
+            parts=self._parts(),
             overhead=self.overhead,
             provenance=dict.fromkeys(
                 ("forward", "input_grad", "weight_grad", "recompute", "update", "network"),
@@ -75,7 +78,14 @@ class Findings:
             reduce=self._medians("reduce"),
             backward=whole if is_both else None,
             close=self._medians("close"),
+            gather=self._medians("gather") if self._has("gather") else None,
         )
+
+    def _parts(self) -> dict[str, Parts]:
+        """The shares of the parts of each stage, where stages were cut into them."""
+        each = [shares_of(found) for found in self._found]
+        known = [kind for kind in "FI" if all(kind in shares for shares in each)]
+        return {kind: tuple(shares[kind] for shares in each) for kind in known}
 
     @property
     def _found(self) -> list[Found]:

@@ -17,6 +17,8 @@ from weft.errors import InputError
 from weft.ir.program import Program
 from weft.lower import over
 from weft.runtime.batch import cut
+from weft.runtime.experts.apart import keep_apart
+from weft.runtime.experts.ranks import groups_in
 from weft.runtime.precision import precision_of
 from weft.runtime.profile.costs import Findings
 from weft.runtime.profile.found import Found, of_all_ranks
@@ -40,13 +42,23 @@ def profiled(
     sample: Sample,
     effort: Effort = THOROUGH,
     watch: Watch = lambda what, share: None,
+    *,
+    runs: Program | None = None,
 ) -> Cost:
     """The cost of a program on this machine; in a process group every rank calls this.
 
+    `runs` is the program as it runs, where its stages are cut into segments: these are timed too.
     The stages stay as they are: copies of them are run.
     """
     if len(stages) != program.stages:
         raise InputError(f"{len(stages)} modules for the {program.stages} stages of {program.name}")
+    is_exchanging = any(group.size > 1 for stage in stages for group in groups_in(stage))
+    if is_exchanging and not program.expert_groups:
+        raise InputError(
+            "stages that exchange tokens with other ranks cannot be timed one by one, as each would"
+            " wait for the others: profile the program of all replicas, lower.replicated(program,"
+            " replicas, expert_ranks=...), whose ranks take the same turns, or a model of one rank"
+        )
     stages = Stages.of(stages)
     program = program if stages.graph is None else over(program, stages.graph)
     weights = (weight for stage in stages for weight in stage.parameters())
@@ -66,7 +78,7 @@ def profiled(
         copies = copies_of(stages, own.values())
         world.gather(b"", "steps with updates")
         is_on_gpu = device.type == "cuda"
-        timed, host = updates(copies, program, sample, effort, watch, is_on_gpu=is_on_gpu)
+        timed, host = updates(copies, runs or program, sample, effort, watch, is_on_gpu=is_on_gpu)
         for stage, one in timed.items():
             mine[stage].replace(one)
         found = of_all_ranks(mine, world)
@@ -85,6 +97,9 @@ def copies_of(stages: Sequence[nn.Module], own: Iterable[nn.Module]) -> Stages:
     mine = {id(one) for stage in own for one in _tensors(stage)}
     others = {id(one): one for stage in stages for one in _tensors(stage) if id(one) not in mine}
     given, made = Stages.of(stages), copy.deepcopy([*stages], others)
+    for stage, copied in zip(stages, made, strict=True):
+        for old, new in zip(stage.parameters(), copied.parameters(), strict=True):
+            keep_apart(old, new)  # which a copy of a weight does not know
     return given.with_modules(made)
 
 

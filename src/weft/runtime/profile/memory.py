@@ -49,12 +49,12 @@ def gradient_bytes(module: nn.Module) -> int:
     return size_of(weight for weight in module.parameters() if weight.requires_grad)
 
 
-def state_bytes(optimizers: Iterable[Optimizer], module: nn.Module) -> int:
-    """Bytes of what optimizers remember of a module's weights, once they have stepped."""
+def state_bytes(optimizers: Iterable[Optimizer]) -> int:
+    """Bytes of what optimizers remember, once they have stepped."""
     return size_of(
         value
         for optimizer in optimizers
-        for weight in module.parameters()
-        for value in optimizer.state.get(weight, {}).values()
+        for state in optimizer.state.values()
+        for value in state.values()
         if isinstance(value, Tensor)
     )

@@ -23,6 +23,7 @@ from weft.runtime.ranks.carriers import Carrier
 from weft.runtime.stage.calling import called
 from weft.runtime.stage.cast import Cast
 from weft.runtime.stage.values import Carries, Value, plain
+from weft.runtime.weights.options import Reduction
 
 MakeOptimizer: TypeAlias = Callable[[Iterable[tuple[str, nn.Parameter]]], Optimizer]
 Watch: TypeAlias = Callable[[str, float], None]  # what is measured, and the share of it that is
@@ -41,6 +42,8 @@ class Sample:
     clip: float | None = None
     precision: AskedPrecision = None
     compress: AskedCompression = None
+    shard_optimizer: bool = False
+    reduce: Reduction = "ordered"
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,7 +36,7 @@ class Trial:
 
     def __init__(self, stage: Stage, way: Way, inputs: Sequence[Value], in_flight: int) -> None:
         self._stage, self._inputs, self._in_flight = stage, inputs, in_flight
-        self._device = next((w.device for w in stage.module.parameters()), torch.device("cpu"))
+        self._device = next((w.device for w in stage.module.parameters()), stage.role.device)
         copies = (stash.leaves(stash.newest).values() for stash in stage.role.stashes)
         kept = SavedBytes(chain(stage.module.parameters(), *copies))
         self._forward = partial(

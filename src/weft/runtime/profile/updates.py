@@ -3,10 +3,11 @@
     close    gradients are taken, and measured where nothing sums them, or laid out to be sent
     REDUCE   gradients of all copies, once they are here, are summed and handed out
     UPDATE   gradients are clipped, and the optimizer steps
+    GATHER   parts of the weights that other copies have updated, once they are here, are written
 
 Copies of the stages are trained for some steps, always with the same microbatch: so memory is
 found as in a run, and ranks disturb each other as in a run. Waiting for another rank belongs to
-none of the three: gradients on their way are messages, which take what the link says.
+none of these: gradients and weights on their way are messages, which take what the link says.
 """
 
 from __future__ import annotations
@@ -18,12 +19,13 @@ from torch import nn
 
 from weft.ir.kinds import Kind
 from weft.ir.program import Program
+from weft.lower.sums import gathers
 from weft.runtime.pipeline import Pipeline
 from weft.runtime.profile.found import Found
 from weft.runtime.profile.memory import state_bytes
+from weft.runtime.profile.parts import actions_of
 from weft.runtime.profile.rests import gaps, trimmed_mean
 from weft.runtime.profile.sample import Effort, Sample, Watch
-from weft.runtime.profile.trial import FIELDS
 from weft.runtime.result import Flight, Result, Span
 from weft.runtime.suit import is_asynchronous
 
@@ -41,11 +43,12 @@ def updates(
 ) -> tuple[dict[int, Found], float]:
     """What this process finds of its stages, training those given; every rank calls this.
 
-    On a GPU also how long each action takes, as a host that waits for it would disturb it, and
-    what passes between two actions.
+    Where stages are cut into segments, also how long each of these takes; on a GPU each action, as
+    a host that waits for it would disturb it, and what passes between two actions.
     """
+    is_cut = bool((program.actions.segment >= 0).any())
     has_sums = len(program.placement.pipes) > 1 and not is_asynchronous(program)
-    if sample.optimizer is None and not has_sums and not is_on_gpu:
+    if sample.optimizer is None and not (has_sums or is_on_gpu or is_cut):
         return {}, 0.0
     found: dict[int, Found] = {}
     between = [np.empty(0)]
@@ -56,6 +59,8 @@ def updates(
         optimizer=sample.optimizer,
         clip=sample.clip,
         precision=sample.precision,
+        shard_optimizer=sample.shard_optimizer and sample.optimizer is not None,
+        reduce=sample.reduce,
         nonfinite="ignore",
         deadline=None,  # stages may be slow
         transport=effort.transport,
@@ -66,25 +71,32 @@ def updates(
                 found.setdefault(stage, Found()).add(Found({name: seconds}))
             if is_on_gpu:
                 between.append(gaps(pipeline.gathered(ran), margin=0.0))
-            for span in spans if is_on_gpu else ():
-                if span.action.kind in FIELDS and not span.is_closing:
-                    timed = Found({FIELDS[span.action.kind]: [span.seconds]})
-                    found.setdefault(span.action.stage, Found()).add(timed)
-        for (_, stage), module in pipeline.modules.items():
-            size = state_bytes(pipeline.optimizers, module)
+            for stage, timed in actions_of(spans).items() if is_on_gpu or is_cut else ():
+                found.setdefault(stage, Found()).add(timed)
+        for pipe, stage in pipeline.modules:
+            size = pipeline.state_bytes(pipe, stage)
             found.setdefault(stage, Found()).sizes["optimizer"] = float(size)
     return found, trimmed_mean(np.concatenate(between))
 
 
 class _Timed(Pipeline):
-    """A pipeline that knows how long gradients are laid out, which is part of no action."""
+    """A pipeline that knows how long gradients are laid out, which is part of no action.
+
+    And how large the state of optimizers is.
+    """
 
     @property
     def laying(self) -> dict[int, float]:
         """Seconds of the last update, by stage that has copies."""
         weights = self._parts.weights
-        found = {stage: weights.exchange(pipe, stage, None) for pipe, stage in self.modules}
-        return {stage: one.laying for stage, one in found.items() if one is not None}
+        found = {stage: weights.exchanges(pipe, stage, None) for pipe, stage in self.modules}
+        return {stage: sum(one.laying for one in each) for stage, each in found.items() if each}
+
+    def state_bytes(self, pipe: int, stage: int) -> int:
+        """Bytes that optimizers remember of a stage: of all its copies, where they share that."""
+        groups = self._parts.weights.groups[pipe, stage]
+        copies = len(self.program.placement.pipes) if gathers(self.program) else 1
+        return copies * state_bytes(g.optimizer for g in groups if g.optimizer is not None)
 
 
 def _runs(
@@ -130,10 +142,10 @@ def _seconds(
 
 
 def _field(span: Span) -> str | None:
-    """The field of Times that a span adds to; an update includes tied weights, a sum does not."""
+    """The field of Times that a span adds to; an update includes tied weights, others do not."""
     if span.is_closing:
         return "close"
     if span.action.kind is Kind.UPDATE:
         return "update"
-    is_sum = span.action.kind is Kind.REDUCE and span.action.edge is None
-    return "reduce" if is_sum else None
+    of_copies = {Kind.REDUCE: "reduce", Kind.GATHER: "gather"}
+    return of_copies.get(span.action.kind) if span.action.edge is None else None

@@ -7,11 +7,12 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TypeAlias
 
-from torch import nn
+from torch import Tensor, nn
 
 from weft.errors import Disagreement
 from weft.runtime.batch import checksum
 from weft.runtime.device.shards import distribution, local
+from weft.runtime.experts.apart import apart_of
 from weft.runtime.weights.ties import End
 
 Modules: TypeAlias = Mapping[tuple[int, int], nn.Module]  # by pipe and stage
@@ -40,19 +41,30 @@ def refuse_different_weights(shares: Sequence[bytes]) -> None:
 def structure(stages: Sequence[nn.Module]) -> str:
     """The names and shapes of all weights, and how they are distributed, in short."""
     named = [
-        (index, name, tuple(weight.shape), str(weight.dtype), distribution(weight))
+        (index, name, tuple(weight.shape), str(weight.dtype), _distribution(weight))
         for index, stage in enumerate(stages)
         for name, weight in stage.named_parameters()
     ]
     return hashlib.sha256(repr(named).encode()).hexdigest()
 
 
+def _distribution(weight: nn.Parameter) -> str:
+    """How ranks hold a weight together, whichever part of it is here."""
+    ranks = apart_of(weight)[1]
+    return f"{distribution(weight)} {ranks} expert ranks" if ranks > 1 else distribution(weight)
+
+
 def sums_of_copies(modules: Modules) -> dict[str, str]:
-    """Of all weights and buffers of each stage that this process holds."""
-    return {
-        f"stage {stage}": checksum([tuple(map(local, module.state_dict().values()))])
-        for (_, stage), module in modules.items()
-    }
+    """Of all weights and buffers of each stage that this process holds; of experts by rank."""
+    sums: dict[str, str] = {}
+    for (_, stage), module in modules.items():
+        held: dict[str, list[Tensor]] = {f"stage {stage}": []}
+        for value in module.state_dict(keep_vars=True).values():
+            rank, ranks = apart_of(value) if isinstance(value, Tensor) else (0, 1)
+            whose = f"stage {stage}" + (f", expert rank {rank}," if ranks > 1 else "")
+            held.setdefault(whose, []).append(value)
+        sums |= {whose: checksum([tuple(map(local, found))]) for whose, found in held.items()}
+    return sums
 
 
 def sums_of_ends(modules: Modules, ties: Sequence[Sequence[End]]) -> dict[str, str]:

@@ -23,6 +23,12 @@ from weft.runtime.ranks.members import Members
 from weft.runtime.ranks.mesh import Mesh
 from weft.runtime.ranks.window import Windows
 from weft.runtime.transport import Transport
+from weft.runtime.transport.collectives import (
+    Collectives,
+    DeviceSet,
+    GlooCollectives,
+    NcclCollectives,
+)
 from weft.runtime.transport.communicators import Communicators
 from weft.runtime.transport.grouped import Grouped
 from weft.runtime.transport.groups import Gloo
@@ -96,6 +102,13 @@ class Carriers:
             _OPEN.add(made)
         return made
 
+    def collectives(self, sets: Sequence[DeviceSet]) -> Collectives:
+        """What sums over each of these sets of devices; every rank calls this."""
+        if self.device.type != "cuda":
+            return GlooCollectives(self.mesh, sets)
+        self._refuse_shared_gpus()
+        return NcclCollectives(self.mesh, self.members, self.device, sets)
+
     def is_far(self, source: int, destination: int) -> bool:
         """Whether two ranks are on two hosts."""
         return self.hosts[source] != self.hosts[destination]
@@ -111,10 +124,13 @@ class Carriers:
         _OPEN.add(transport)
         return transport
 
-    def _nccl(self) -> Nccl:
+    def _refuse_shared_gpus(self) -> None:
         known = name_for_nccl(identity(self.device)).encode()
         names = self.mesh.gather(known, "the GPUs that NCCL serves")
         refuse_shared_gpus([name.decode() for name in names])
+
+    def _nccl(self) -> Nccl:
+        self._refuse_shared_gpus()
         accelerator = accelerator_of(self.device)
         assert accelerator is not None
         made = Communicators(self.mesh, self.members, self.device, neighbours(self.program))

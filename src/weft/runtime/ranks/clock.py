@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import struct
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from threading import Lock
 from typing import Any, TypeAlias
@@ -33,16 +34,26 @@ class Recording:
         self.log: list[tuple[int, int, Stamp, Stamp]] = []  # row, lap, start and end
         self.now: Callable[[], Stamp] = time.perf_counter
         self._accelerator, self._is_kept = accelerator, is_kept
+        self._ends: weakref.WeakMethod[Callable[[], None]] | None = None
         if accelerator is not None:
             self.now = accelerator.now if is_kept else _never
+            if is_kept:
+                weakref.finalize(self, _give_back, accelerator, self.log).atexit = False
 
     def begin(self) -> None:
         """Before a walk: launches go where the user wants them."""
         if self._accelerator is not None:
             self._accelerator.begin()
 
+    def end_with(self, finish: Callable[[], None]) -> None:
+        """Something of it still runs, and has ended once this method of an object returns."""
+        self._ends = weakref.WeakMethod(finish)
+
     def seconds(self) -> Iterator[tuple[int, int, float, float]]:
         """Row, lap, start and end in seconds of this process's clock."""
+        finish = None if self._ends is None else self._ends()
+        if finish is not None:
+            finish()
         if self._accelerator is None:
             yield from self.log
             return
@@ -59,6 +70,10 @@ class Recording:
 
 def _never() -> None:
     """Nothing is recorded."""
+
+
+def _give_back(accelerator: Accelerator, log: list[tuple[int, int, Stamp, Stamp]]) -> None:
+    accelerator.take_back(point for entry in log for point in entry[2:])
 
 
 def offset(mesh: Mesh) -> float:

@@ -16,6 +16,7 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from threading import RLock
 
+from weft.runtime.ranks.blame import DEVICE
 from weft.runtime.ranks.peer import Peer
 from weft.runtime.ranks.records import EVERYBODY, FRAME, News, Record, RecordHandler, framed
 from weft.runtime.ranks.sleepers import Sleeper, Sleepers
@@ -32,7 +33,8 @@ class Handlers(dict[int, RecordHandler]):
 class Links:
     """The connections of a rank, some of them along the tree; those for open files are apart.
 
-    `left` are the ranks that nothing more comes from; `deadline` as the mesh has it.
+    `left` are the ranks that nothing more comes from; `deadline` as the mesh has it; `on_failure`
+    is called once, with the reason.
     """
 
     def __init__(
@@ -43,6 +45,8 @@ class Links:
         self.open, self.left = set(peers), set[int]()
         self.failure: str | None = None
         self.deadline: float | None = None
+        self.noun = DEVICE
+        self.on_failure: Callable[[str], None] = _ignore
         self.has_left = False
         self.sleepers = Sleepers(self.peers, self.open)
         self._handlers: Callable[[], Handlers | None] = _nobody
@@ -84,6 +88,12 @@ class Links:
             self.sleepers.wake_all()
             for peer in self.peers.values():
                 peer.push(framed(Record.FAILED, text.encode()), SLICE)
+        self.on_failure(text)
+
+    def learn(self, text: str) -> None:
+        """The same of a failure elsewhere, which matters to nobody who has left."""
+        if not self.has_left:
+            self.fail(text)
 
     # receiving
 
@@ -237,7 +247,11 @@ class Links:
             is_over = other in self._said
         if not is_over:
             self.left.add(other)
-            self.fail(f"device {other} died")
+            self.fail(f"{self.noun} {other} died")
+
+
+def _ignore(text: str) -> None:
+    """A failure that matters nowhere else."""
 
 
 def _nobody() -> None:

@@ -6,9 +6,10 @@
                                     2 3
                                     4 5
 
-A mesh has its pipeline along "pp" and its replicas along "dp". Any other dimension is a matter of
-the stages themselves: at each place along it there is a pipeline of its own. Those along "tp" are
-given the same batch, and those along "fsdp" a share of it each.
+A mesh has its pipeline along "pp" and its replicas along "dp" and "ep": those along "ep" hold some
+of the experts each. Any other dimension is a matter of the stages themselves: at each place along
+it there is a pipeline of its own. Those along "tp" are given the same batch, and those along "fsdp"
+a share of it each.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from weft.lower import replicated
 from weft.runtime.device.place import is_alone
 from weft.runtime.stage.seeds import mixed
 
-PIPELINE, REPLICAS = "pp", "dp"
+PIPELINE, REPLICAS, EXPERTS = "pp", "dp", "ep"
 SHARES = "fsdp", "dp_shard", "dp_replicate"  # along which stages are sharded by FSDP2
 
 
@@ -36,15 +37,19 @@ SHARES = "fsdp", "dp_shard", "dp_replicate"  # along which stages are sharded by
 class Members:
     """The ranks of a run by device: those of the first replica, then those of the next.
 
-    `is_all` where they are the whole process group. `share` is which share of a batch they are
-    given where others hold shards of the same weights, and are given other shares.
+    `expert_ranks` neighbouring replicas each hold some of the experts. `is_all` where they are the
+    whole process group. `share` is which share of a batch they are given where others hold shards
+    of the same weights, and are given other shares. `everyone` are the ranks of all pipelines of
+    the mesh, where it has several: the first has the first share.
     """
 
     ranks: tuple[int, ...]
     replicas: int = 1
+    expert_ranks: int = 1
     is_all: bool = True
     share: int = 0
     has_shares: bool = False
+    everyone: tuple[int, ...] = ()
 
     @classmethod
     def all(cls) -> Self:
@@ -71,12 +76,15 @@ class Members:
         share = 0
         for name, size, where in zip(names, mesh.shape, coordinate, strict=True):
             share = share * size + where if name in SHARES else share
+        everyone = tuple(int(rank) for rank in mesh.mesh.flatten().tolist())
         return cls(
             found,
             ranks.shape[0],
+            mesh.shape[names.index(EXPERTS)] if EXPERTS in names else 1,
             is_all=len(found) == dist.get_world_size(),
             share=share,
             has_shares=any(name in SHARES for name in names),
+            everyone=everyone if len(everyone) > len(found) else (),
         )
 
     def seed(self, seed: int) -> int:
@@ -101,9 +109,19 @@ class Members:
     def running(self, program: Program) -> Program:
         """The program with as many replicas; refuse one of another size."""
         if program.devices == self.devices:
-            program = replicated(program, self.replicas)
+            program = replicated(program, self.replicas, expert_ranks=self.expert_ranks)
         self.check(program)
+        self._check_experts(program)
         return program
+
+    def _check_experts(self, program: Program) -> None:
+        ranks = len(program.expert_groups[0]) if program.expert_groups else 1
+        if self.expert_ranks not in (1, ranks):
+            raise InputError(
+                f"{program.name} has groups of {ranks} expert ranks, and mesh= has"
+                f" {self.expert_ranks} along {EXPERTS!r}; let both be the same, or give the program"
+                f" of one replica"
+            )
 
     def check(self, program: Program) -> None:
         """Refuse a program that is not for as many ranks."""
@@ -141,7 +159,7 @@ def members_of(mesh: DeviceMesh | None, carrier: str) -> Members | None:
 
 def _along(ranks: Tensor, names: Sequence[str], coordinate: Sequence[int]) -> Tensor:
     """The ranks as [replica, device], at this rank's place along all other dimensions."""
-    kept = [name for name in (REPLICAS, PIPELINE) if name in names]
+    kept = [name for name in (REPLICAS, EXPERTS, PIPELINE) if name in names]
     place = [
         slice(None) if name in kept else where
         for name, where in zip(names, coordinate, strict=True)

@@ -26,11 +26,11 @@ from contextlib import suppress
 from types import MappingProxyType
 
 from weft.errors import RankError
-from weft.runtime.ranks.blame import devices_of
+from weft.runtime.ranks.blame import named
 from weft.runtime.ranks.forks import close_in_children
 from weft.runtime.ranks.links import SLICE, Handlers, Links
 from weft.runtime.ranks.records import Record, RecordHandler, framed
-from weft.runtime.ranks.relay import start_relay
+from weft.runtime.ranks.relay import listen, start_relay
 from weft.runtime.ranks.sleepers import IsDone, Sleeper
 from weft.runtime.ranks.tree import Tree, tree_of
 
@@ -73,6 +73,25 @@ class Mesh:
     @deadline.setter
     def deadline(self, seconds: float | None) -> None:
         self._links.deadline = seconds
+
+    @property
+    def noun(self) -> str:
+        """What the numbers of this mesh are of."""
+        return self._links.noun
+
+    @noun.setter
+    def noun(self, noun: str) -> None:
+        self._links.noun = noun
+
+    def fail_with(self, other: Mesh, where: str) -> None:
+        """Let a failure here be one of another mesh, and the reverse; a thread listens for it.
+
+        Where it names a device of this mesh, it is added which mesh that is.
+        """
+        own, others = self._links, other._links
+        own.on_failure = lambda text: others.learn(text + where * text.startswith(own.noun))
+        others.on_failure = own.learn
+        listen(others)
 
     @property
     def _failure(self) -> str | None:
@@ -170,7 +189,7 @@ class Mesh:
     def _reason(self, began: float, sources: Iterable[int]) -> str | None:
         """Why a wait should not go on."""
         if gone := self._links.left.intersection(sources):
-            return f"device {min(gone)} has left"
+            return f"{self.noun} {min(gone)} has left"
         if self.deadline is not None and time.monotonic() - began > self.deadline:
             return f"nothing came within the deadline of {self.deadline:g} s{self.occasion}"
         return None
@@ -186,7 +205,7 @@ class Mesh:
 
     def blamed(self, cause: object, what: str) -> RankError:
         """Why a wait ended, and what it was for."""
-        return RankError(f"{cause}; device {self.rank} was waiting for {what}")
+        return RankError(f"{cause}; {self.noun} {self.rank} was waiting for {what}")
 
     def gather(self, share: bytes, what: str) -> list[bytes]:
         """Every rank's share, in the order of the ranks; all call this, in their main threads."""
@@ -208,14 +227,14 @@ class Mesh:
             if peer.unsent:
                 self.wait(
                     lambda: not peer.unsent,  # noqa: B023
-                    lambda: f"device {other} to take {what}",  # noqa: B023
+                    lambda: f"{self.noun} {other} to take {what}",  # noqa: B023
                     other,
                 )
 
     def _silent(self, first: int) -> str:
         """Whose shares of a gathering have not come, from this rank on."""
         after = (other for other in range(first, self.ranks) if other != self.rank)
-        return devices_of(other for other in after if not self._shares[other])
+        return named((other for other in after if not self._shares[other]), self.noun)
 
     def close(self) -> None:
         """Leave in good order; whatever another thread waits for ends."""

@@ -13,7 +13,7 @@ import atexit
 import time
 from threading import Thread
 
-from weft.runtime.ranks.blame import devices_of, failure_of
+from weft.runtime.ranks.blame import failure_of, named
 from weft.runtime.ranks.links import SLICE, Links
 
 PAUSE = 1e-3  # seconds left to a thread that waits, to take what came itself
@@ -31,6 +31,12 @@ def _end_all() -> None:
 def start_relay(links: Links) -> None:
     """Pass news on in a thread from now on; none is needed where nobody passes on."""
     if links.tree.passes_on:
+        listen(links)
+
+
+def listen(links: Links) -> None:
+    """Take what comes in a thread from now on, though nobody waits for it."""
+    if links not in _RELAYS:
         relay = Thread(target=_pass_on, args=(links,), name="weft-relay", daemon=True)
         _RELAYS[links] = relay
         relay.start()
@@ -49,7 +55,7 @@ def _pass_on(links: Links) -> None:
                 time.sleep(PAUSE)
             links.pump(sleeper, 0)
     except BaseException as error:
-        links.fail(failure_of(error, links.rank))
+        links.fail(failure_of(error, links.rank, links.noun))
     finally:
         links.sleepers.leave(sleeper)
         if links.has_left:
@@ -60,7 +66,8 @@ def _pass_on(links: Links) -> None:
 def _refuse_long_stay(links: Links, since: float) -> None:
     """Fail all where a rank that has left is needed for longer than any wait may take."""
     if links.deadline is not None and time.monotonic() - since > links.deadline:
+        others = named(links.remaining(), links.noun)
         links.fail(
-            f"device {links.rank} has left, and {devices_of(links.remaining())} did not within the"
-            f" deadline of {links.deadline:g} s after it"
+            f"{links.noun} {links.rank} has left, and {others} did not within the deadline of"
+            f" {links.deadline:g} s after it"
         )

@@ -7,7 +7,7 @@ group, started by torchrun or anything else.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Protocol
 
@@ -19,11 +19,13 @@ from weft.errors import Disagreement, InputError
 from weft.ir.program import Program
 from weft.runtime.device.place import current, is_alone, refuse_idle_gpus
 from weft.runtime.device.readout import Readouts
+from weft.runtime.experts.ranks import ExpertRanks
 from weft.runtime.ranks.agreement import refuse_different
-from weft.runtime.ranks.blame import failure_of
+from weft.runtime.ranks.blame import devices_of, failure_of
 from weft.runtime.ranks.carriers import Carrier, Carriers, chosen, neighbours
 from weft.runtime.ranks.clock import offset
 from weft.runtime.ranks.counts import Counts
+from weft.runtime.ranks.everyone import Everyone, OneProcess, everyone_of
 from weft.runtime.ranks.layouts import LayoutReports
 from weft.runtime.ranks.losses import LossReports
 from weft.runtime.ranks.members import Members
@@ -31,6 +33,7 @@ from weft.runtime.ranks.mesh import Mesh
 from weft.runtime.ranks.rendezvous import meet
 from weft.runtime.ranks.window import windows_of
 from weft.runtime.transport import Transport
+from weft.runtime.transport.collectives import Collective, Collectives, DeviceSet
 from weft.runtime.transport.loopback import Loopback
 from weft.runtime.transport.mixed import Mixed
 from weft.runtime.transport.nccl import Nccl
@@ -48,9 +51,13 @@ class World(Protocol):
     counts: Counts | None  # where last stages of other replicas count targets, too
     norms: Norms
     offset: float  # what to add to this process's clock to have that of device 0
+    everyone: Everyone  # also those of other pipelines that hold shards of the same stages
 
     def keeps_order(self, source: int, destination: int) -> bool:
         """Whether messages between two devices are part of one order of all transfers."""
+
+    def collectives(self, sets: Sequence[DeviceSet]) -> Mapping[DeviceSet, Collective]:
+        """What sums over those of these sets of devices that are in several processes; all ask."""
 
     def gather(self, share: bytes, what: str) -> list[bytes]:
         """What every process knows, in their order; all of them ask."""
@@ -60,6 +67,9 @@ class World(Protocol):
 
     def look(self) -> None:
         """Refuse to go on where another process is known to have failed; any thread may ask."""
+
+    def look_after(self, group: ExpertRanks, devices: Sequence[int]) -> None:
+        """Let a group of ranks, of these devices, notice failures while it exchanges tokens."""
 
     def begin(self, deadline: float | None, first: str = "") -> None:
         """Start a run in which no wait is longer; refuse it after a failure.
@@ -84,15 +94,19 @@ class Alone:
     def __init__(self, program: Program) -> None:
         self.devices = range(program.devices)
         self.carrier = "loopback"
-        self.transport: Transport = Loopback()
+        self.transport: Transport = Loopback(is_crossing=True)
         self.losses = LossReports(None, ())
         self.layouts = LayoutReports(None)
         self.counts: Counts | None = None
         self.norms = Norms(None)
         self.offset = 0.0
+        self.everyone: Everyone = OneProcess()
 
     def keeps_order(self, source: int, destination: int) -> bool:
         return False
+
+    def collectives(self, sets: Sequence[DeviceSet]) -> Mapping[DeviceSet, Collective]:
+        return {}
 
     def gather(self, share: bytes, what: str) -> list[bytes]:
         return [share]
@@ -102,6 +116,13 @@ class Alone:
 
     def look(self) -> None:
         """Nobody else can fail."""
+
+    def look_after(self, group: ExpertRanks, devices: Sequence[int]) -> None:
+        raise InputError(
+            "modules exchange tokens with other ranks, and this process runs all devices alone:"
+            " start a rank for each device, or give weft.Reference a model that was built with"
+            " weft.runtime.experts.Emulated"
+        )
 
     def begin(self, deadline: float | None, first: str = "") -> None:
         """Nothing to wait for."""
@@ -137,9 +158,10 @@ class Ranks:
     ) -> None:
         members.check(program)
         met = meet(members, deadline, neighbours(program))
-        self._mesh = met.mesh
+        self._mesh, self._ranks = met.mesh, members.ranks
         self._mesh.deadline = self._deadline = deadline
         self._first, self._patience = "", patience
+        self._collectives: Collectives | None = None
         self.devices = range(met.mesh.rank, met.mesh.rank + 1)
         with _reported(met.mesh), current(device):
             if carrier == "auto":
@@ -149,7 +171,7 @@ class Ranks:
             windows = windows_of(program, least=depth)
             carriers = Carriers(met.mesh, members, program, device, windows, met.hosts)
             self.carrier: str = found
-            self._is_far = carriers.is_far
+            self._carriers = carriers
             self.transport = carriers.transport(found)
             self._readouts = Readouts(met.mesh.watch, is_watched=True)
             self.losses = LossReports(met.mesh, _last_devices(program), self._readouts)
@@ -157,11 +179,17 @@ class Ranks:
             self.counts = _counts(program, members, met.mesh)
             self.norms = Norms(met.mesh, self._readouts)
             self.offset = 0.0 if met.is_one_clock else offset(met.mesh)
+            self._whole = everyone_of(members, met.mesh, deadline)
+            self.everyone: Everyone = self._whole
 
     def keeps_order(self, source: int, destination: int) -> bool:
         if self.carrier == "mixed":
-            return self._is_far(source, destination)
+            return self._carriers.is_far(source, destination)
         return self.carrier == "nccl"
+
+    def collectives(self, sets: Sequence[DeviceSet]) -> Mapping[DeviceSet, Collective]:
+        self._collectives = self._carriers.collectives(sets)
+        return self._collectives.by_devices
 
     def gather(self, share: bytes, what: str) -> list[bytes]:
         return self._mesh.gather(share, what)
@@ -176,35 +204,59 @@ class Ranks:
 
     def look(self) -> None:
         self._mesh.look()
+        if self._whole is not self._mesh:
+            self._whole.look()
+
+    def look_after(self, group: ExpertRanks, devices: Sequence[int]) -> None:
+        ranks = tuple(self._ranks[device] for device in devices)
+        if group.members != ranks:
+            raise InputError(
+                f"device {self._mesh.rank} would exchange tokens with ranks {group.members}, and"
+                f" its expert group in the program has ranks {ranks}: build the model with"
+                f" ExpertRanks(mesh.get_group('ep'))"
+            )
+        others = [device for device in devices if device != self._mesh.rank]
+        group.bind(self._mesh, f"the tokens of {devices_of(others)}", others)
 
     def begin(self, deadline: float | None, first: str = "") -> None:
         self._mesh.check()
-        self._mesh.deadline, self._deadline, self._first = deadline, deadline, first
+        self._allow(deadline)
+        self._deadline, self._first = deadline, first
         far = self.transport.far if isinstance(self.transport, Mixed) else self.transport
         if isinstance(far, Nccl):
             far.is_first = bool(first)
         if first:
             refuse_different(self.gather(first.encode(), f"the {first}"), "first runs")
-            self._mesh.deadline = self._patience
-            self._mesh.occasion = (
+            self._allow(
+                self._patience,
                 f" of the {first}, in which kernels are loaded and may be compiled, or weights are"
-                f" read; first_deadline= allows for more"
+                f" read; first_deadline= allows for more",
             )
 
     def end(self) -> None:
         if self._first:
             self.gather(b"", f"the end of the {self._first}")
-            self._mesh.deadline, self._first = self._deadline, ""
-            self._mesh.occasion = ""
+            self._first = ""
+            self._allow(self._deadline)
+
+    def _allow(self, seconds: float | None, occasion: str = "") -> None:
+        """Bound all waits from now on."""
+        for mesh in (self._mesh, self._whole):
+            mesh.deadline, mesh.occasion = seconds, occasion
 
     def fail(self, reason: str) -> None:
         self._mesh.fail(reason)
         self.transport.abandon()
+        if self._collectives is not None:
+            self._collectives.abort()
 
     def close(self) -> None:
         self._readouts.close()
+        if self._collectives is not None:
+            self._collectives.close()
         self.transport.close()
         self._mesh.close()
+        self._whole.close()
 
 
 def world_of(

@@ -18,6 +18,7 @@ from weft.ir.graph import Graph
 from weft.runtime.losses import LossFunction, LossShare, Parts
 from weft.runtime.precision import Precision
 from weft.runtime.reference.rounding import Crossings
+from weft.runtime.reference.storing import SavedInputs
 from weft.runtime.reference.weights import ByUse
 from weft.runtime.stage.calling import called, names_of
 from weft.runtime.stage.keyed import KeyedModules
@@ -56,6 +57,7 @@ class WholeModel:
         KeyedModules(
             [(names_of(stage, index), stage) for index, stage in enumerate(stages)], self.draw
         )
+        self.saved_inputs = SavedInputs(stages)  # after that: what rounds may not seem to draw
         weights = (weight for stage in stages for weight in stage.parameters())
         self.device = next((weight.device for weight in weights), torch.device("cpu"))
         self._slots = [*map(Slots, stages)]

@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.autograd.graph import saved_tensors_hooks
 
 from weft.runtime.reference.model import Microbatch, WholeModel, added
 from weft.runtime.reference.weights import ByUse
@@ -35,7 +34,7 @@ def in_one_graph(
 ) -> tuple[Tensor, ByUse]:
     """The loss of a microbatch, and its gradients, enlarged by the scale."""
     leaves = weights.forward
-    with _swapping(*weights), model.running(one) as drawn:
+    with _swapping(model, *weights), model.running(one) as drawn:
         loss = model.loss(model.output(one, leaves), one)
     with model.draw.backward(drawn), without_autocast(model.device), model.holding(leaves):
         gradients = collected(leaves, [(loss * scale, None)]) if loss.requires_grad else {}
@@ -101,7 +100,8 @@ class _StageByStage:
         model, is_again = self._model, self._is_recomputed(index)
         leaves = self._weights.backward if is_again else self._weights.forward
         given = self._given[index] = [apart(value) for value in self._given[index]]
-        with nullcontext() if is_again else _swapping(*self._weights), model.running(self._one):
+        swapping = nullcontext() if is_again else _swapping(model, *self._weights)
+        with swapping, model.running(self._one):
             out = self._called(index, leaves, self._buffers[index])
             if not model.graph.successors[index]:
                 out = model.loss(out, self._one) * scale
@@ -171,7 +171,7 @@ def _hooks(leaf: Tensor) -> dict[int, Any]:
     return {} if found is None else found
 
 
-def _swapping(leaves: ByUse, others: ByUse) -> AbstractContextManager[object]:
+def _swapping(model: WholeModel, leaves: ByUse, others: ByUse) -> AbstractContextManager[object]:
     """Let the backward of what runs here find other weights than its forward used."""
     if leaves is others:
         return nullcontext()
@@ -185,4 +185,4 @@ def _swapping(leaves: ByUse, others: ByUse) -> AbstractContextManager[object]:
         found = weight.detach().to(saved.dtype)
         return found.as_strided(saved.size(), saved.stride(), saved.storage_offset())
 
-    return saved_tensors_hooks(pack, lambda saved: saved)
+    return model.saved_inputs.otherwise(pack)

@@ -40,6 +40,7 @@ from weft.runtime.reference.model import Microbatch, WholeModel
 from weft.runtime.reference.passes import PassWeights, in_one_graph, stage_by_stage
 from weft.runtime.reference.rounding import Crossings
 from weft.runtime.reference.sums import Sums
+from weft.runtime.reference.together import ExpertModels, copies_of, group_of
 from weft.runtime.reference.updates import Scales, UpdateOptions, Updates
 from weft.runtime.reference.versions import Method, Version, method_of, restarted
 from weft.runtime.reference.weights import ByUse, History, uses_of
@@ -109,15 +110,19 @@ class Reference:
         computed = precision_of(precision)
         computed.check(made)
         scale = computed.scale if scale is None else scale
-        self._model = WholeModel(
-            made,
-            graph,
-            loss,
+        make = partial(
+            WholeModel,
+            graph=graph,
+            loss=loss,
             carries=blueprint.stages.carries,
             seed=seed,
             precision=computed,
             crossings=_crossings(compress, graph, program),
         )
+        group = group_of(made, method)
+        copies = copies_of(made, group)
+        self._model = make(made)
+        self._experts = ExpertModels(group, self._model, [*map(make, copies)]) if group else None
         types = [*map(computed.types_of, made)]
         self._history = History(uses, stale, types, is_kept=not method.is_synchronous)
         self._sums = Sums(uses, method.pipe_of or (0,) * method.microbatches)
@@ -206,6 +211,9 @@ class Reference:
         if any(stage.is_whole_batch for stage in self._model.graph.stages):
             leaves = self._leaves(self._method.version, 0)
             return BatchPass(self._model, microbatches, leaves).run(scale)
+        if self._experts is not None:
+            each = [self._leaves(self._method.version, one.number) for one in microbatches]
+            return self._experts.run(self._method.meetings, microbatches, each, scale)
         losses, gradients = zip(*(self._passed(one, scale) for one in microbatches), strict=True)
         return losses, gradients
 

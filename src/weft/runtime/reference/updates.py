@@ -15,6 +15,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from weft.errors import NonfiniteError
+from weft.runtime.experts.apart import parts_of
 from weft.runtime.reference.sums import Sums
 from weft.runtime.reference.weights import Use
 from weft.runtime.saves.optimizers import Updater
@@ -85,7 +86,7 @@ class Updates:
         options, is_finite = self._options, True
         weights = [use.weight for stage in group for use in self._own.get(stage, ())]
         if options.clip is not None or options.is_scaled:
-            grads = [weight.grad for weight in weights if weight.grad is not None]
+            grads = [part for weight in weights for part in _measured(weight)]
             norm = nn.utils.get_total_norm(grads, foreach=False)
             is_finite = bool(torch.isfinite(norm))
             if not is_finite:
@@ -127,6 +128,14 @@ class Updates:
             return reason
         self._sums.take_back()
         raise NonfiniteError(f"{reason}; nonfinite='skip' leaves such updates out")
+
+
+def _measured(weight: nn.Parameter) -> Sequence[Tensor]:
+    """Its gradient as it is measured: by the rows of each rank, where ranks hold them apart."""
+    if weight.grad is None:
+        return ()
+    parts = parts_of(weight)
+    return weight.grad.chunk(parts) if parts > 1 else (weight.grad,)
 
 
 class _Outcome(NamedTuple):

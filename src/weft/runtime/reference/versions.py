@@ -13,6 +13,7 @@ from typing import TypeAlias
 
 import numpy as np
 
+from weft.ir.expert_groups import meetings
 from weft.ir.graph import Graph
 from weft.ir.kinds import Kind
 from weft.ir.lanes import Period
@@ -50,6 +51,7 @@ class Method:
                   do not agree
     graph         the stages and the edges between them; else a chain
     pipe_of       the pipe of each microbatch: gradients of a pipe are added first; else one pipe
+    meetings      microbatches that exchange tokens with each other, in the order of expert ranks
     """
 
     version: Version
@@ -59,6 +61,7 @@ class Method:
     recompute: Recomputed = never
     graph: Graph | None = None
     pipe_of: tuple[int, ...] | None = None
+    meetings: tuple[tuple[int, ...], ...] = ()
 
     @property
     def is_synchronous(self) -> bool:
@@ -91,6 +94,7 @@ def method_of(program: Program) -> Method:
         recompute=_recomputed(program),
         graph=program.graph,
         pipe_of=program.pipe_of,
+        meetings=tuple(meetings(program.expert_groups, program.pipe_of)),
     )
 
 
@@ -103,16 +107,19 @@ def versions_of(program: Program) -> tuple[Version, Version | None]:
 
 
 def order_of(program: Program) -> Order:
-    """In which order the stages of a program add their gradients."""
-    period, found = _period(program), dict[tuple[int, int], list[int]]()
+    """In which order the stages of a program add their gradients.
+
+    All segments of a stage do so in one order, of which a whole stage knows nothing else.
+    """
+    period, found = _period(program), dict[tuple[int, int], dict[int, None]]()
     for stage, microbatch, _ in _listed(program, Kind.B, Kind.W):
         update, index = divmod(microbatch, program.microbatches)
-        found.setdefault((update, stage), []).append(index)
+        found.setdefault((update, stage), {})[index] = None
     last = max((update for update, _ in found), default=0) + 1
 
     def order(update: int, stage: int) -> Sequence[int]:
         turns = _turns(update, last, period.versions)
-        return found.get((update - turns * period.versions, stage), ())
+        return [*found.get((update - turns * period.versions, stage), ())]
 
     return order
 

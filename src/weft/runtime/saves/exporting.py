@@ -82,8 +82,7 @@ def _shards(manifest: Manifest, largest: int) -> Iterator[list[str]]:
 
 
 def _bytes(manifest: Manifest, name: str) -> int:
-    extent = manifest.part.tensors[f"{MODEL}.{name}"]
-    return int(torch.Size(extent.shape).numel()) * extent.type.itemsize
+    return manifest.part.tensors[f"{MODEL}.{name}"].bytes
 
 
 def _tensors(folder: Path, manifest: Manifest, names: list[str]) -> dict[str, Tensor]:

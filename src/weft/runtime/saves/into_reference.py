@@ -7,6 +7,7 @@ from pathlib import Path
 
 from torch import Tensor, nn
 
+from weft.errors import SaveError
 from weft.runtime.initial.blueprint import Blueprint
 from weft.runtime.saves.manifest import VERSIONS, Run, read_manifest
 from weft.runtime.saves.matching import Matched
@@ -26,9 +27,14 @@ class ReferenceSave:
         updaters: Mapping[int, Updater],
     ) -> None:
         manifest, names = read_manifest(folder), ModelNames(blueprint)
+        if manifest.run.piled:
+            raise SaveError(
+                f"{folder} has gradients that wait for the next update (update=False), which a"
+                f" reference does not take: use a save after an update, or Pipeline.load"
+            )
         self._part = manifest.part
         self._matched = Matched(folder, manifest, names, enumerate(stages))
-        saved = SavedOptimizers(self._part.optimizers, self._part.aliases)
+        saved = SavedOptimizers(self._part)
         names_of: dict[nn.Parameter, Sequence[str]] = {}
         for index, stage in enumerate(stages):
             names_of |= names_in(stage, index, names)
@@ -38,9 +44,9 @@ class ReferenceSave:
         self._weights = {
             weight: self._part.aliases.get(every[0], every[0]) for weight, every in names_of.items()
         }
-        keys = [key for one in self._optimizers for key in one.keys]
-        versions = [key for key in self._part.tensors if key.startswith(f"{VERSIONS}.")]
-        self._matched.read([*keys, *versions])
+        states = [wanted for one in self._optimizers for wanted in one.wanted]
+        versions = [(key, None) for key in self._part.tensors if key.startswith(f"{VERSIONS}.")]
+        self._matched.read([*states, *versions])
         self.run: Run = manifest.run
 
     def apply(self) -> None:
@@ -57,7 +63,7 @@ class ReferenceSave:
     def _version(self, version: int) -> Iterator[tuple[nn.Parameter, Tensor]]:
         for weight, name in self._weights.items():
             if version in self._part.versions.get(name, ()):
-                saved = self._matched.tensor(f"{VERSIONS}.{version}.{name}")
+                saved = self._matched.tensor((f"{VERSIONS}.{version}.{name}", None))
                 yield weight, saved.to(weight, copy=True)
             elif not weight.requires_grad:
                 yield weight, weight.detach()  # which has been the same ever since

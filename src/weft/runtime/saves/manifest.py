@@ -16,10 +16,11 @@ from typing import Any
 from weft.errors import SaveError
 from weft.runtime.saves.folders import MANIFEST
 from weft.runtime.saves.packing import JSON
-from weft.runtime.saves.tensors import Extent
+from weft.runtime.saves.tensors import Chunk, StoredTensor
 
-FORMAT = 1
+FORMAT = 2
 MODEL, BUFFERS, VERSIONS, OPTIMIZER = "model", "buffers", "versions", "optimizer"
+EXTRA, GRADIENTS = "extra", "gradients"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +33,8 @@ class Run:
     seed      of everything random, which is keyed by the number of the step besides
     scale     after how many updates the loss scale became what, and good updates since; if any
     extra     what the user wants back
+    pipes     how many copies of each stage there were
+    piled     whether the gradients of the last steps wait for the next update
     """
 
     program: str
@@ -40,34 +43,44 @@ class Run:
     seed: int
     scale: JSON
     extra: Mapping[str, JSON]
+    pipes: int = 1
+    piled: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class SavePart:
     """What one process writes of a save.
 
-    tensors     where each is, by key: "model.0.weight"
+    tensors     what each is, and where its chunks are, by key: "model.0.weight"
     aliases     other names of weights that have several, with the first
     versions    of each weight that has older ones, those that are kept
     staleness   of each weight of an asynchronous program, in updates
     optimizers  type, parameter groups, state and scheduler of each
+    extras      what modules keep besides tensors (get_extra_state), by their names
     """
 
-    tensors: dict[str, Extent] = field(default_factory=dict)
+    tensors: dict[str, StoredTensor] = field(default_factory=dict)
     aliases: dict[str, str] = field(default_factory=dict)
     versions: dict[str, list[int]] = field(default_factory=dict)
     staleness: dict[str, int] = field(default_factory=dict)
     optimizers: list[dict[str, JSON]] = field(default_factory=list)
+    extras: dict[str, JSON] = field(default_factory=dict)
 
     @classmethod
     def joined(cls, parts: Sequence[SavePart]) -> SavePart:
-        made = cls()
+        made, known = cls(), set[str]()
         for part in parts:
-            made.tensors.update(part.tensors)
+            for key, (dtype, shape, chunks) in part.tensors.items():
+                made.tensors.setdefault(key, StoredTensor(dtype, shape, [])).chunks.extend(chunks)
             made.aliases.update(part.aliases)
             made.versions.update(part.versions)
             made.staleness.update(part.staleness)
-            made.optimizers.extend(part.optimizers)
+            for name, extra in part.extras.items():
+                made.extras.setdefault(name, extra)
+            for entry in part.optimizers:  # of which copies have the same
+                if (text := json.dumps(entry)) not in known:
+                    known.add(text)
+                    made.optimizers.append(entry)
         return made
 
 
@@ -126,24 +139,31 @@ def read_manifest(folder: str | Path) -> Manifest:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
         found = content.pop("format")
+        if found != FORMAT:
+            raise SaveError(f"{path} has format {found}, and this version reads {FORMAT}")
         run = Run(**content.pop("run"))
         part = _part(content)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise SaveError(f"{path} cannot be read: {error!r}; use another save") from error
-    if found != FORMAT:
-        raise SaveError(f"{path} has format {found}, and this version reads {FORMAT}")
-    for extent in part.tensors.values():
-        if Path(extent.file).name != extent.file:
-            raise SaveError(f"{path} names {extent.file}, which is not in its folder")
+    for chunk in (chunk for tensor in part.tensors.values() for chunk in tensor.chunks):
+        if Path(chunk.file).name != chunk.file:
+            raise SaveError(f"{path} names {chunk.file}, which is not in its folder")
     return Manifest(run, part)
 
 
 def _part(content: dict[str, Any]) -> SavePart:
     tensors = {
-        key: Extent(file, offset, length, dtype, tuple(shape))
-        for key, (file, offset, length, dtype, shape) in content.pop("tensors").items()
+        key: StoredTensor(dtype, tuple(shape), [*map(_chunk, chunks)])
+        for key, (dtype, shape, chunks) in content.pop("tensors").items()
     }
     return SavePart(tensors, **content)
+
+
+def _chunk(row: Sequence[Any]) -> Chunk:
+    file, offset, length, start, shape = row
+    if len(start) != len(shape):
+        raise ValueError(f"a chunk of {file} begins at {start} and has shape {shape}")
+    return Chunk(file, offset, length, tuple(start), tuple(shape))
 
 
 def _write(path: Path, content: dict[str, Any]) -> None:

@@ -5,16 +5,20 @@ What is missing, of another shape or of another model is refused before anything
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
 from weft.errors import SaveError
+from weft.runtime.device.shards import local
 from weft.runtime.saves import tensors as files
+from weft.runtime.saves.extra_state import with_extra_state
 from weft.runtime.saves.manifest import BUFFERS, MODEL, Manifest
 from weft.runtime.saves.names import ModelNames, kept_by, unkept_by
+from weft.runtime.saves.packing import JSON, keys_in, unpack
+from weft.runtime.saves.regions import Wanted, region_of
 
 LISTED = 10  # names in an error
 
@@ -30,8 +34,9 @@ class Matched:
         stages: Iterable[tuple[int, nn.Module]],
     ) -> None:
         self._folder, self._manifest, self._names = folder, manifest, names
-        self._targets: list[tuple[Tensor, str]] = []
-        self._known: dict[str, Tensor] = {}
+        self._targets: list[tuple[Tensor, Wanted]] = []
+        self._known: dict[Wanted, Tensor] = {}
+        self._extras: list[tuple[nn.Module, JSON]] = []
         self._refuse_strange()
         missing, wrong = list[str](), list[str]()
         for stage, module in stages:
@@ -40,45 +45,60 @@ class Matched:
             for kind, end, tensor in found:
                 key = manifest.key(kind, names.all(end))
                 if key is not None:
-                    self._targets.append((tensor, key))
+                    self._targets.append((tensor, (key, region_of(tensor))))
                     wrong += self._differing(key, tensor)
                 elif kind == MODEL:
                     missing.append(names.first(end))
+            missing += self._without_extra_state(module, stage)
         self._refuse("has no", missing, "it is a save of another model")
         self._refuse("has other shapes or types than the model:", wrong, "make the model as it was")
 
-    def read(self, others: Iterable[str]) -> None:
+    def _without_extra_state(self, module: nn.Module, stage: int) -> Iterator[str]:
+        """The extra state of a stage that the save does not have; it is noted what it has."""
+        for end, one in with_extra_state(module, stage):
+            name = self._names.first(end)
+            if name in self._manifest.part.extras:
+                self._extras.append((one, self._manifest.part.extras[name]))
+            else:
+                yield name
+
+    def read(self, others: Iterable[Wanted]) -> None:
         """Read what the stages need, and other tensors of the save."""
         there = self._manifest.part.tensors
-        for key in dict.fromkeys((*(key for _, key in self._targets), *others)):
+        extras = [(key, None) for _, packed in self._extras for key in keys_in(packed)]
+        for wanted in dict.fromkeys((*(one for _, one in self._targets), *extras, *others)):
+            key, region = wanted
             if key not in there:
                 raise SaveError(f"{self._folder} names {key} and does not have it")
-            self._known[key] = files.read(self._folder, key, there[key])
+            self._known[wanted] = files.read(self._folder, key, there[key], region)
 
-    def tensor(self, key: str) -> Tensor:
+    def tensor(self, wanted: Wanted) -> Tensor:
         """What was read."""
-        return self._known[key]
+        return self._known[wanted]
 
     @torch.no_grad()
     def apply(self) -> None:
         """Copy the tensors of the save into those of the stages."""
-        for tensor, key in self._targets:
-            tensor.copy_(self._known[key])
+        for tensor, wanted in self._targets:
+            local(tensor).copy_(self._known[wanted])
         torch.clear_autocast_cache()  # of weights as they were
+        for module, packed in self._extras:
+            module.set_extra_state(unpack(packed, lambda key: self._known[key, None].clone()))
 
     def _differing(self, key: str, tensor: Tensor) -> list[str]:
-        there = self._manifest.part.tensors[key]
-        if there.shape == tuple(tensor.shape) and there.type == tensor.dtype:
+        there, shape = self._manifest.part.tensors[key], region_of(tensor).whole
+        if there.shape == shape and there.type == tensor.dtype:
             return []
         here = str(tensor.dtype).removeprefix("torch.")
         name = key.partition(".")[2]
-        return [f"{name} {there.dtype} {[*there.shape]} for {here} {[*tensor.shape]}"]
+        return [f"{name} {there.dtype} {[*there.shape]} for {here} {[*shape]}"]
 
     def _refuse_strange(self) -> None:
         """Refuse a save with weights that no stage of the whole model has."""
         known = self._names.every
         aliases = {first for other, first in self._manifest.part.aliases.items() if other in known}
         strange = [n for n in self._manifest.weights if n not in known and n not in aliases]
+        strange += [name for name in self._manifest.part.extras if name not in self._names.extras]
         self._refuse("has", strange, "which the model does not have: it is a save of another one")
 
     def _refuse(self, what: str, names: Sequence[str], why: str) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from torch import Tensor, nn
 
 from weft.runtime.initial.blueprint import Blueprint, joined, saved_tensors
+from weft.runtime.saves.extra_state import EXTRA_STATE, with_extra_state
 from weft.runtime.stage.calling import names_of
 from weft.runtime.weights.ties import End
 
@@ -41,12 +42,18 @@ class ModelNames:
         """All names that a state_dict of the whole model has."""
         return {name for names in self._known.values() for name in names}
 
+    @property
+    def extras(self) -> set[str]:
+        """The names of what modules of the whole model keep besides tensors."""
+        stages = enumerate(self._stages)
+        return {self.first(end) for index, one in stages for end, _ in with_extra_state(one, index)}
+
 
 def kept_by(module: nn.Module, stage: int) -> Iterator[tuple[End, Tensor]]:
     """The weights and buffers of a stage that a state_dict has, each once."""
     seen = set[int]()
     for name, tensor in saved_tensors(module).items():
-        if id(tensor) not in seen:
+        if id(tensor) not in seen and name.rpartition(".")[2] != EXTRA_STATE:
             seen.add(id(tensor))
             yield End(stage, name), tensor
 

@@ -13,9 +13,10 @@ import torch
 
 from weft.ir.program import Program
 from weft.ir.versions import staleness
+from weft.runtime.device.shards import like
 from weft.runtime.saves.manifest import MODEL, VERSIONS, Manifest
-from weft.runtime.saves.optimizers import ReadTensor
 from weft.runtime.saves.parts import NamesOf
+from weft.runtime.saves.regions import ReadTensor, Wanted, region_of
 from weft.runtime.weights.staleness import Versions
 from weft.runtime.weights.versions import Leaves, Newest, Stash
 
@@ -59,13 +60,13 @@ class OlderVersions:
         )
 
     @property
-    def keys(self) -> list[str]:
+    def wanted(self) -> list[Wanted]:
         if not self.are_there:
             return []
         return [
-            _key(version, name)
-            for _, names, needed in self._stashes.values()
-            for name in names.values()
+            _wanted(stash, version, own, name)
+            for stash, names, needed in self._stashes.values()
+            for own, name in names.items()
             for version in needed
         ]
 
@@ -73,9 +74,12 @@ class OlderVersions:
         """The versions of some weights."""
         if id(store) not in self._stashes:
             return {}
-        _, names, needed = self._stashes[id(store)]
+        stash, names, needed = self._stashes[id(store)]
         return {
-            version: {own: read(_key(version, name)) for own, name in names.items()}
+            version: {
+                own: like(stash.weight(own), read(_wanted(stash, version, own, name)))
+                for own, name in names.items()
+            }
             for version in needed
         }
 
@@ -93,8 +97,12 @@ class OlderVersions:
         return sorted(one for one in used if one < run.updates + stash.is_predicting)
 
     def _is_there(self, version: int, name: str, dtype: torch.dtype) -> bool:
-        extent = self._manifest.part.tensors.get(_key(version, name))
-        return extent is not None and extent.type == dtype
+        saved = self._manifest.part.tensors.get(_key(version, name))
+        return saved is not None and saved.type == dtype
+
+
+def _wanted(stash: Stash, version: int, own: str, name: str) -> Wanted:
+    return _key(version, name), region_of(stash.weight(own))
 
 
 def _key(version: int, name: str) -> str:

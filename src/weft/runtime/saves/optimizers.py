@@ -3,13 +3,13 @@
 save    an optimizer for each stage and tied weight: its groups of weights, what each weight
         has, and what its scheduler has
 load    every optimizer here is made up of what the save has for its weights, which other
-        optimizers may have had together, or apart, or in parts
+        optimizers may have had together or apart; of its tensors it takes the part that is here
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -17,9 +17,11 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from weft.errors import InputError, SaveError
-from weft.runtime.saves.manifest import OPTIMIZER
+from weft.runtime.device.shards import is_sharded, like
+from weft.runtime.saves.manifest import OPTIMIZER, SavePart
 from weft.runtime.saves.packing import JSON, keys_in, pack, unpack
-from weft.runtime.saves.parts import NamesOf, OptimizedParts, WeightPart, WeightState, cut, joined
+from weft.runtime.saves.parts import NamesOf, OptimizedParts, WeightState
+from weft.runtime.saves.regions import Held, ReadTensor, Region, Sizes, Wanted
 
 UNSAVED = ("params", "param_names")  # of a group: weights, which have names of their own
 BY_GROUP = {  # of a scheduler: an item for each group of its optimizer
@@ -32,8 +34,6 @@ BY_GROUP = {  # of a scheduler: an item for each group of its optimizer
     "min_lrs",
 }
 
-ReadTensor: TypeAlias = Callable[[str], Tensor]
-
 
 class Updater(NamedTuple):
     """An optimizer, and what changes its learning rate."""
@@ -43,11 +43,11 @@ class Updater(NamedTuple):
 
 
 def packed_updater(
-    updater: Updater, given: OptimizedParts, tensors: dict[str, Tensor]
+    updater: Updater, given: OptimizedParts, tensors: dict[str, Held]
 ) -> dict[str, JSON]:
     """What a save has of an optimizer and its scheduler; tensors are added to the others."""
     optimizer, scheduler = updater
-    groups, state, parts = [], {}, {}
+    groups, state = [], {}
     for weight in optimizer.state:
         _names(weight, given.names)
     for group in optimizer.param_groups:
@@ -55,24 +55,21 @@ def packed_updater(
         options = {name: _plain(one) for name, one in group.items() if name not in UNSAVED}
         groups.append({"names": names, "options": pack(options, "an option", {})})
         for name, weight in zip(names, group["params"], strict=True):
-            part = given.parts.get(weight)
-            if part is not None:
-                parts[name] = [*part]
             if weight in optimizer.state:
-                key = f"{OPTIMIZER}.{name}" + (f".from{part.start}" if part is not None else "")
-                state[name] = pack(optimizer.state[weight], key, tensors)
+                found = dict[str, Tensor]()
+                state[name] = pack(optimizer.state[weight], f"{OPTIMIZER}.{name}", found)
+                tensors |= {key: given.held(weight, key, one) for key, one in found.items()}
     kept = None if scheduler is None else _plain(scheduler.state_dict())
     return {
         "type": type(optimizer).__name__,
         "groups": groups,
         "state": state,
-        "parts": parts,
         "scheduler": pack(kept, f"a {type(scheduler).__name__}", {}),
     }
 
 
 class SavedWeight(NamedTuple):
-    """A weight, or a part of one, in a save: its optimizer, and the parameter group it is in."""
+    """A weight in a save: its optimizer, and the parameter group it is in."""
 
     name: str
     entry: dict[str, JSON]
@@ -86,47 +83,55 @@ class SavedWeight(NamedTuple):
     def state(self) -> JSON:
         return self.entry["state"].get(self.name)
 
-    @property
-    def part(self) -> WeightPart | None:
-        """Which part of the weight it is; None where it is all of it."""
-        found = self.entry.get("parts", {}).get(self.name)
-        return None if found is None else WeightPart(*found)
-
 
 class FoundWeight(NamedTuple):
-    """A weight here, of this shape, or a part of it, and all parts of it in a save."""
+    """A weight here, or a part of one, and what a save has for it.
+
+    saved   of each optimizer that had it, or a part of it: they have the same options
+    region  which part of the weight is here
+    sizes   the shapes of all tensors of the save
+    """
 
     saved: Sequence[SavedWeight]
-    shape: tuple[int, ...]
-    part: WeightPart | None
+    weight: nn.Parameter
+    region: Region
+    sizes: Mapping[str, Sizes]
 
     @property
-    def keys(self) -> list[str]:
+    def wanted(self) -> list[Wanted]:
         """The tensors that its state has."""
-        return [key for one in self.saved for key in keys_in(one.state)]
+        return [*map(self._wanted, keys_in(self._state))]
 
     def state(self, read: ReadTensor) -> WeightState | None:
-        """What the save has for it, cut as it is here; None where the optimizer had nothing."""
-        if any(one.state is None for one in self.saved):
-            return None
-        states = [
-            (one.part, unpack(one.state, lambda key: read(key).clone())) for one in self.saved
-        ]
-        return cut(joined(self.saved[0].name, states, self.shape), self.part, self.shape)
+        """What the save has for it, as far as it is here; None where the optimizer had nothing."""
+        found: WeightState | None = unpack(self._state, lambda key: self._taken(key, read))
+        return found
+
+    @property
+    def _state(self) -> JSON:
+        return next((one.state for one in self.saved if one.state is not None), None)
+
+    def _wanted(self, key: str) -> Wanted:
+        is_like = self.sizes.get(key) == self.region.whole
+        return key, self.region if is_like and not self.region.is_whole else None
+
+    def _taken(self, key: str, read: ReadTensor) -> Tensor:
+        found = read(self._wanted(key)).clone()
+        is_like = self.sizes[key] == self.region.whole and is_sharded(self.weight)
+        return like(self.weight, found) if is_like else found
 
 
 class SavedOptimizers:
     """The optimizers of a save, by the names of their weights."""
 
-    def __init__(self, entries: Sequence[dict[str, JSON]], aliases: Mapping[str, str]) -> None:
-        self._aliases, self._weights = aliases, dict[str, list[SavedWeight]]()
-        for entry in entries:
+    def __init__(self, part: SavePart) -> None:
+        self._aliases, self._weights = part.aliases, dict[str, list[SavedWeight]]()
+        self._sizes = {key: tensor.shape for key, tensor in part.tensors.items()}
+        for entry in part.optimizers:
             for index, group in enumerate(entry["groups"]):
                 for name in group["names"]:
                     one = SavedWeight(name, entry, index)
-                    known = self._weights.setdefault(name, [])
-                    if not known or one.part is not None:
-                        known.append(one)
+                    self._weights.setdefault(name, []).append(one)
 
     def found(self, updater: Updater, given: OptimizedParts) -> ResumedOptimizer:
         """What the save has for an optimizer here; refuse what does not fit together."""
@@ -146,7 +151,7 @@ class SavedOptimizers:
         saved = next((self._weights[name] for name in names if name in self._weights), None)
         if saved is None:
             return None
-        return FoundWeight(saved, given.sizes[weight], given.parts.get(weight))
+        return FoundWeight(saved, weight, given.regions[weight], self._sizes)
 
 
 class ResumedOptimizer(NamedTuple):
@@ -157,9 +162,9 @@ class ResumedOptimizer(NamedTuple):
     schedule: dict[str, Any] | None
 
     @property
-    def keys(self) -> list[str]:
+    def wanted(self) -> list[Wanted]:
         """The tensors that it needs."""
-        return [key for group in self.groups for one in group if one for key in one.keys]
+        return [each for group in self.groups for one in group if one for each in one.wanted]
 
     def apply(self, read: ReadTensor) -> None:
         """Go on from the save; what was not in an optimizer there stays as it is."""

@@ -1,4 +1,4 @@
-"""Packing: what optimizers and schedulers keep, as JSON, with its tensors apart.
+"""Packing: what optimizers, schedulers and modules keep, as JSON, with its tensors apart.
 
     {"step": tensor(3.), "betas": (0.9, 0.99)}
     {"dict": [["step", {"tensor": "optimizer.0.weight.step"}], ["betas", {"tuple": [0.9, 0.99]}]]}
@@ -36,8 +36,8 @@ def pack(value: Any, key: str, tensors: dict[str, Tensor]) -> JSON:
         pairs = [[name, pack(one, f"{key}.{name}", tensors)] for name, one in value.items()]
         return {"counter" if isinstance(value, Counter) else "dict": pairs}
     raise InputError(
-        f"{key} is of type {type(value).__name__}, which a save cannot hold: let optimizers and"
-        f" schedulers keep numbers, texts, tensors, and lists, tuples and dicts of them"
+        f"{key} is of type {type(value).__name__}, which a save cannot hold: keep numbers,"
+        f" texts, tensors, and lists, tuples and dicts of them, or weights and buffers"
     )
 
 

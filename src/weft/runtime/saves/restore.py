@@ -10,6 +10,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from weft.runtime.assembly import Assembly
+from weft.runtime.saves.gradients import PiledGradients
 from weft.runtime.saves.manifest import Manifest
 from weft.runtime.saves.matching import Matched
 from weft.runtime.saves.names import ModelNames, names_in
@@ -29,11 +30,14 @@ class Restore:
         self._matched = Matched(folder, manifest, self._names, stages)
         self._optimizers: list[ResumedOptimizer] = []
         self.older = OlderVersions(manifest, task.program, parts.weights.policy.versions)
-        self._find(SavedOptimizers(manifest.part.optimizers, manifest.part.aliases))
+        policy, pipes = parts.weights.policy, len(task.program.placement.pipes)
+        self._piled = PiledGradients(manifest, policy, pipes=pipes)
+        self._find(SavedOptimizers(manifest.part))
 
     def _find(self, saved: SavedOptimizers) -> None:
         for (pipe, stage), module in self._parts.modules.items():
             names_of = names_in(module, stage, self._names)
+            self._piled.add(module, pipe, stage)
             for group in self._parts.weights.groups[pipe, stage]:
                 if group.optimizer is not None:
                     updater = Updater(group.optimizer, group.scheduler)
@@ -44,20 +48,24 @@ class Restore:
 
     def read(self) -> None:
         """Read all that this process needs."""
-        keys = [key for optimizer in self._optimizers for key in optimizer.keys]
-        self._matched.read([*keys, *self.older.keys])
+        states = [wanted for optimizer in self._optimizers for wanted in optimizer.wanted]
+        self._matched.read([*states, *self.older.wanted, *self._piled.wanted])
 
-    def apply(self, position: int) -> None:
-        """Take all of it; an asynchronous program goes on from a position, or begins anew at 0."""
+    def apply(self, position: int, seed: int) -> None:
+        """Take all of it; an asynchronous program goes on from a position, or begins anew at 0.
+
+        Forwards here draw by the seed, of which other shares of the batch may have others.
+        """
         run, parts, read = self._run, self._parts, self._matched.tensor
         self._matched.apply()
         for optimizer in self._optimizers:
             optimizer.apply(read)
         parts.training.resume(run.updates, position)
-        parts.draw.resume(run.seed, run.updates)
+        parts.draw.resume(seed, run.updates)
         scaling = parts.weights.policy.scaling
         if scaling is not None and run.scale is not None:
             scaling.resume(run.updates, *run.scale)
         for group in parts.weights.all_groups:
             versions = self.older.of(group.store, read) if position else {}
             group.store.resume(run.updates, versions)
+        self._piled.apply(read)

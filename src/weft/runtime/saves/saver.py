@@ -13,6 +13,7 @@ from weft.runtime.assembly import Assembly
 from weft.runtime.ranks.world import World
 from weft.runtime.saves import folders
 from weft.runtime.saves.capture import Capture
+from weft.runtime.saves.division import offered, read_offers, writers
 from weft.runtime.saves.manifest import Manifest, Run, read_manifest
 from weft.runtime.saves.packing import JSON
 from weft.runtime.saves.restore import Restore
@@ -23,21 +24,36 @@ T = TypeVar("T")
 
 
 class Saver:
-    """Saves and loads what the processes of a pipeline have."""
+    """Saves and loads what the processes of a pipeline have.
 
-    def __init__(self, task: Task, parts: Assembly, world: World, deadline: float | None) -> None:
+    seed_of  by which seed this process draws, of that of the run
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        parts: Assembly,
+        world: World,
+        deadline: float | None,
+        seed_of: Callable[[int], int],
+    ) -> None:
         self._task, self._parts, self._world, self._deadline = task, parts, world, deadline
+        self._everyone, self._seed_of = world.everyone, seed_of
         self._writer: Writer | None = None
 
     def begin(self, folder: Path, extra: Mapping[str, JSON], *, is_copied: bool) -> None:
         """Start to write, once the save before is complete; copies, where training goes on."""
         self.finish()
         self._parts.weights.policy.settle(self._parts.training.steps)
-        captured = self._together(lambda: Capture(self._task, self._parts), "what is saved")
         run = self._together(lambda: self._run(extra), "what is saved besides")
+        captured = self._together(
+            lambda: Capture(self._task, self._parts, is_piled=run.piled), "what is saved"
+        )
+        shares = self._everyone.gather(offered(captured.chunks), "who can write what")
+        captured.keep(writers([*map(read_offers, shares)]), self._everyone.rank)
         place = self._agreed(folder)
         captured.to_host(is_copied=is_copied)
-        self._writer = Writer(place, run, captured.part, captured.tensors, self._world.look)
+        self._writer = Writer(place, run, captured.part, captured.chunks, self._world.look)
 
     def finish(self) -> None:
         """Wait until the last save is complete; refuse to go on where it is not."""
@@ -57,8 +73,8 @@ class Saver:
         are_there = self._all(found.older.are_there)
         is_as_stale = self._all(found.older.is_as_stale)
         position = manifest.run.position if are_there else 0
-        found.apply(position)
-        self._world.gather(b"", "the end of loading")
+        found.apply(position, self._seed_of(manifest.run.seed))
+        self._everyone.gather(b"", "the end of loading")
         if not is_as_stale or position < manifest.run.position:
             self._warn(manifest.run, position)
         return dict(manifest.run.extra)
@@ -80,23 +96,31 @@ class Saver:
             kept = json.loads(json.dumps(dict(extra)))
         except (TypeError, ValueError) as error:
             raise InputError(f"extra= is not JSON: {error}") from error
+        is_piled = policy.is_carried(training.steps - 1)
+        if is_piled and (wrong := policy.bad_in_piled(training.steps)) is not None:
+            raise InputError(
+                f"{wrong}, and its gradients wait for the next update (update=False), which would"
+                f" know of that no more: save after the update"
+            )
         return Run(
             program=self._task.program.name,
             updates=training.steps,
             position=training.position if self._task.program.period is not None else 0,
             seed=self._parts.draw.seed,
             scale=None if policy.scaling is None else policy.scaling.history,
+            pipes=len(self._task.program.placement.pipes),
+            piled=is_piled,
             extra=kept,
         )
 
     def _agreed(self, folder: Path) -> SaveFolder:
         """A folder that the first process has made, and all of them see."""
-        process = self._world.devices.start
+        process, noun = self._everyone.rank, self._everyone.noun
         made = self._together(lambda: folders.begin(folder) if process == 0 else folder, "folders")
-        shares = self._world.gather(made.name.encode(), "the folder of the save")
+        shares = self._everyone.gather(made.name.encode(), "the folder of the save")
         partial = folder.absolute().with_name(shares[0].decode())
         self._together(lambda: _refuse_unseen(partial), "the folder of the save")
-        return SaveFolder(partial, folder.absolute(), process, len(shares), self._deadline)
+        return SaveFolder(partial, folder.absolute(), process, len(shares), self._deadline, noun)
 
     def _together(self, work: Callable[[], T], what: str) -> T:
         """What the work gives; where it is refused in one process, it is in all of them."""
@@ -105,13 +129,13 @@ class Saver:
             found = work()
         except InputError as error:
             reason = str(error)
-        reasons = [share.decode() for share in self._world.gather(reason.encode(), what)]
+        reasons = [share.decode() for share in self._everyone.gather(reason.encode(), what)]
         for one in filter(None, reasons):  # the same for all
             raise SaveError(one)
         return found  # type: ignore[return-value]
 
     def _all(self, is_so: bool) -> bool:
-        shares = self._world.gather(b"yes" if is_so else b"", "the versions of the save")
+        shares = self._everyone.gather(b"yes" if is_so else b"", "the versions of the save")
         return all(shares)
 
     def _warn(self, run: Run, position: int) -> None:

@@ -15,10 +15,8 @@ from pathlib import Path
 from threading import Thread
 from typing import NamedTuple
 
-from torch import Tensor
-
 from weft.errors import RankError, SaveError
-from weft.runtime.ranks.blame import devices_of, failure_of
+from weft.runtime.ranks.blame import DEVICE, failure_of, named
 from weft.runtime.saves import folders, tensors
 from weft.runtime.saves.manifest import (
     Manifest,
@@ -30,6 +28,8 @@ from weft.runtime.saves.manifest import (
     write_part,
 )
 from weft.runtime.saves.metadata import METADATA, write_metadata
+from weft.runtime.saves.regions import Held
+from weft.runtime.saves.tensors import ChunkName
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.002, 0.25  # seconds between two looks at the folder
 FAILED = "failed"  # a file with the reason
@@ -39,6 +39,7 @@ class SaveFolder(NamedTuple):
     """Where a save is written, what it will be called, and by how many processes.
 
     deadline  seconds after which nothing more is expected of a process that writes nothing
+    noun      what a process is called
     """
 
     partial: Path
@@ -46,6 +47,7 @@ class SaveFolder(NamedTuple):
     process: int
     processes: int
     deadline: float | None
+    noun: str = DEVICE
 
 
 class Writer:
@@ -59,11 +61,11 @@ class Writer:
         place: SaveFolder,
         run: Run,
         part: SavePart,
-        values: Mapping[str, Tensor],
+        values: Mapping[ChunkName, Held],
         look: Callable[[], None],
     ) -> None:
         self._place, self._run, self._part, self._look = place, run, part, look
-        self._values: Mapping[str, Tensor] | None = values
+        self._values: Mapping[ChunkName, Held] | None = values
         self._error: BaseException | None = None
         self._is_written = self._has_left = False
         self._thread = Thread(target=self._write, name="weft-save")
@@ -81,7 +83,7 @@ class Writer:
             raise kind(f"{self._place.folder} was not saved: {self._reason()}") from self._error
 
     def _write(self) -> None:
-        partial, folder, process, _, _ = self._place
+        partial, folder, process, *_ = self._place
         try:
             self._write_own()
             if process == 0:
@@ -100,7 +102,7 @@ class Writer:
 
     def _reason(self) -> str:
         assert self._error is not None
-        return failure_of(self._error, self._place.process)
+        return failure_of(self._error, self._place.process, self._place.noun)
 
     def _write_own(self) -> None:
         assert self._values is not None
@@ -113,7 +115,7 @@ class Writer:
         self._is_written = True
 
     def _complete(self) -> None:
-        partial, folder, _, processes, _ = self._place
+        partial, folder, _, processes, *_ = self._place
         files = [part_file(partial, process) for process in range(processes)]
         self._wait(lambda: not self._missing())
         part = SavePart.joined([*map(read_part, files)])
@@ -125,14 +127,14 @@ class Writer:
 
     def _missing(self) -> list[int]:
         """Who has not written its part, until the first process joins them."""
-        partial, _, _, processes, _ = self._place
+        partial, _, _, processes, *_ = self._place
         if (partial / METADATA).exists():
             return []
         return [one for one in range(processes) if not part_file(partial, one).exists()]
 
     def _awaited(self) -> str:
-        missing = self._missing()
-        return f"{devices_of(missing)} to write" if missing else "device 0 to complete it"
+        missing, noun = self._missing(), self._place.noun
+        return f"{named(missing, noun)} to write" if missing else f"{noun} 0 to complete it"
 
     def _wait(self, is_done: Callable[[], bool]) -> None:
         """Wait for others for as long as they live, and write."""
@@ -148,7 +150,7 @@ class Writer:
             deadline = self._place.deadline
             if deadline is not None and time.monotonic() - since > deadline:
                 why = f"nothing came within the deadline of {deadline:g} s"
-                what = f"device {self._place.process} was waiting for {self._awaited()}"
+                what = f"{self._place.noun} {self._place.process} was waiting for {self._awaited()}"
                 raise RankError(f"{why}; {what}")
 
 

@@ -42,24 +42,35 @@ class Absent(nn.Module):
 
 
 class Segment(nn.Module):
-    """A part of a stage under the name that it has there.
+    """Modules of a stage that run one after the other, under the names that they have there.
 
-    is_numbered  whether names of the stage begin with its number
-    is_spread    whether a tuple is spread over the arguments
+    is_numbered   whether names of the stage begin with its number
+    is_spread     whether a tuple is spread over the arguments of the first
+    keeps_inputs  whether the first says that it changes no input in place: none is copied then
     """
 
-    def __init__(self, name: str, module: nn.Module, *, is_numbered: bool, is_spread: bool) -> None:
+    def __init__(
+        self, named: Sequence[tuple[str, nn.Module]], *, is_numbered: bool, is_spread: bool
+    ) -> None:
         super().__init__()
-        self.is_numbered, self.is_spread, self._path = is_numbered, is_spread, name
-        *parents, last = name.split(".")
-        place: nn.Module = self
-        for parent in parents:
-            place.register_module(parent, nn.Module())
-            place = place.get_submodule(parent)
-        place.register_module(last, module)
+        self.is_numbered, self.is_spread = is_numbered, is_spread
+        self.keeps_inputs: bool = getattr(named[0][1], "keeps_inputs", False)
+        self._paths = [name for name, _ in named]
+        for name, module in named:
+            *parents, last = name.split(".")
+            place: nn.Module = self
+            for parent in parents:
+                if parent not in place._modules:
+                    place.register_module(parent, nn.Module())
+                place = place.get_submodule(parent)
+            place.register_module(last, module)
 
     def forward(self, *arguments: Any) -> Any:
-        return self.get_submodule(self._path)(*arguments)
+        first, *others = map(self.get_submodule, self._paths)
+        value = first(*arguments)
+        for module in others:
+            value = module(value)
+        return value
 
 
 def called(stage: nn.Module, values: Sequence[Value]) -> Any:
@@ -88,6 +99,11 @@ def names_of(stage: nn.Module, index: int) -> str:
 def is_spread(stage: nn.Module) -> bool:
     """Whether a stage gets a tuple as several arguments."""
     return stage.is_spread if isinstance(stage, Segment) else not is_slice(stage)
+
+
+def keeps_inputs(stage: nn.Module) -> bool:
+    """Whether a segment says that it changes none of its inputs in place."""
+    return isinstance(stage, Segment) and stage.keeps_inputs
 
 
 def is_slice(stage: nn.Module) -> bool:

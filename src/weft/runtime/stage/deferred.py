@@ -10,14 +10,15 @@ with hooks, which see it whole, and of everything in a compiled graph.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
 
 from weft.runtime.stage.modules import entered, is_compiled
 
@@ -26,12 +27,15 @@ WeightGradients: TypeAlias = Sequence[Tensor | None]
 
 @runtime_checkable
 class Divided(Protocol):
-    """A layer of one input and one output that knows the two halves of its backward."""
+    """A layer of one input and one output that knows the two halves of its backward.
 
-    def input_grad(self, value: Tensor, gradient: Tensor) -> Tensor:
+    What else its forward gets, which is no tensor, both get as well.
+    """
+
+    def input_grad(self, value: Tensor, gradient: Tensor, *others: Any) -> Tensor:
         """The gradient of its input, given the input and the gradient of its output."""
 
-    def weight_grad(self, value: Tensor, gradient: Tensor) -> WeightGradients:
+    def weight_grad(self, value: Tensor, gradient: Tensor, *others: Any) -> WeightGradients:
         """The gradients of its parameters, in their order."""
 
 
@@ -64,6 +68,17 @@ class Layer:
         if isinstance(module, Divided):
             return cls(module, weights, module.forward, module.input_grad, module.weight_grad)
         return None
+
+    def given(self, others: Sequence[Any]) -> Layer:
+        """The same for what its forward gets besides its input."""
+        if not others:
+            return self
+        return replace(
+            self,
+            forward=lambda value: self.forward(value, *others),
+            input_grad=lambda value, gradient: self.input_grad(value, gradient, *others),
+            weight_grad=lambda value, gradient: self.weight_grad(value, gradient, *others),
+        )
 
     def is_view(self, value: Tensor) -> bool:
         """Whether torch makes the output of a linear layer a view of rows, as hooks can see."""
@@ -248,14 +263,24 @@ class Recorder:
 
 def _forward(layer: Layer, recorder: Recorder, /, *args: Any, **kwargs: Any) -> Tensor:
     tape = recorder.tape
-    if tape is None or not torch.is_grad_enabled() or len(args) + len(kwargs) != 1:
+    if tape is None or not torch.is_grad_enabled() or not _has_one_input(args, kwargs):
         return layer.forward(*args, **kwargs)
-    (value,) = *args, *kwargs.values()
+    value, *others = *args, *kwargs.values()
     if not isinstance(value, Tensor) or not layer.is_deferrable(value, recorder.whole):
         return layer.forward(*args, **kwargs)
     is_view = layer.is_view(value)
-    out: Tensor = _Deferred.apply(value, recorder.anchor, layer, tape, is_view)  # type: ignore[no-untyped-call]
+    out: Tensor = _Deferred.apply(value, recorder.anchor, layer.given(others), tape, is_view)  # type: ignore[no-untyped-call]
     return out.view(*value.shape[:-1], -1) if is_view else out
+
+
+def _has_one_input(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """Whether a layer gets one tensor, and what else it gets is no tensor and has no name."""
+    is_named = len(kwargs) > (not args)
+    return len(args) + len(kwargs) > 0 and not is_named and not any(map(_has_tensor, args[1:]))
+
+
+def _has_tensor(given: Any) -> bool:
+    return any(isinstance(leaf, Tensor) for leaf in tree_leaves(given))
 
 
 class _Deferred(torch.autograd.Function):

@@ -40,14 +40,16 @@ class Known(NamedTuple):
     structure: Callable[[int], Structure | None] = _unknown
 
     @classmethod
-    def of(cls, role: Role, shapes: StageShapes | None) -> Known:
+    def of(cls, role: Role, shapes: StageShapes | None, *, keeps_inputs: bool = False) -> Known:
         """What shapes say of a stage; without them, it may change its inputs, as may its readers.
 
-        Readers of a segment are others of its own stage.
+        Readers of a segment are others of its own stage. A segment may say that it keeps its
+        inputs as they are.
         """
         index = role.index
         if shapes is None:
-            return cls(torch.clone, index if role.loss is None else None, None)
+            seen: Own = computed if keeps_inputs else torch.clone
+            return cls(seen, index if role.loss is None else None, None)
         own = computed if shapes.casts(index) else None
         return cls(
             torch.clone if shapes.changes_inputs(index) else own,

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from weft.errors import InputError
+from weft.runtime.experts.apart import keep_apart
 
 WRAPPERS = {  # torch's, by name: importing them takes seconds
     "DistributedDataParallel",
@@ -89,6 +90,7 @@ def copied(module: nn.Module, index: int) -> nn.Module:
                 f" this program adds it up in several copies; use a schedule with one pipe"
             )
         copy_hooks(old, new)
+        keep_apart(old, new)
     return made
 
 

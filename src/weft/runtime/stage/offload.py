@@ -1,98 +1,173 @@
 """Offload: what a forward keeps goes to the host, and comes back before its backward.
 
-    F0        autograd saves tensors through `HeldTensors`
+    F0        autograd saves tensors, which `HeldTensors` holds
     OFFLOAD   each storage once to the host; views of one storage stay views of one copy
     ONLOAD    back, into memory of its own
     B0        finds the same bits
 
 A tensor that is away leaves an empty one, which still counts changes made in place: torch
 refuses to differentiate through those, and so do these. Weights and buffers stay where they are.
+
+On a GPU all memory is the forward's stream's, its home, whatever stream copies: it is given back
+once home has waited for the copy (`release`), and taken as of where home is. So the memory that is
+in use depends on what was launched, not on how far the device is: a host that is ahead of it takes
+no more. (With `record_stream` it would: memory comes back only as the device gets there.)
 """
 
 from __future__ import annotations
 
 import weakref
 from collections.abc import Iterable, Sequence
-from contextlib import AbstractContextManager
-from typing import NamedTuple
+from contextlib import nullcontext
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.graph import saved_tensors_hooks
 
 from weft.errors import WeftError
 from weft.runtime.device.shards import local
+from weft.runtime.stage.storage.blocks import HostBlock, HostBlocks
+from weft.runtime.stage.storage.policies import Stored
 
 
 class SavedTensor:
     """A tensor that autograd has saved, and the version that it had then."""
 
-    __slots__ = ("__weakref__", "is_movable", "tensor", "version")
+    __slots__ = ("__weakref__", "_place", "_tensor", "_version", "is_held")
 
-    def __init__(self, tensor: Tensor, *, is_movable: bool) -> None:
-        self.tensor, self.version, self.is_movable = tensor, tensor._version, is_movable
+    def __init__(self, tensor: Tensor, place: str) -> None:
+        self._tensor, self._version, self._place = tensor, tensor._version, place
+        self.is_held = False
+
+    @property
+    def tensors(self) -> Sequence[Tensor]:
+        return (self._tensor,)
+
+    def restored(self) -> Tensor:
+        found = self._tensor
+        if found._version != self._version:
+            raise RuntimeError(
+                f"{self._place}: one of the variables needed for gradient computation has been"
+                f" modified by an inplace operation: a tensor of shape {list(found.shape)}"
+                f" is at version {found._version}; expected version {self._version}"
+            )
+        return found
 
 
 class HostView(NamedTuple):
     """A tensor that is away: what is left in its place, and where on the host it looks."""
 
     left: Tensor
-    host: Tensor  # the bytes of a storage
+    block: HostBlock
+    bytes: int  # of the storage
     offset: int
     size: Sequence[int]
     stride: Sequence[int]
+
+
+class MovedBytes(NamedTuple):
+    """Bytes that went to the host, and that came back."""
+
+    away: int
+    home: int
 
 
 class HeldTensors:
     """What one forward of a microbatch keeps, if it can be moved.
 
     `inputs` are those that it is kept from; `fixed` are tensors that stay, and all views of them.
+    Made where the forward runs: on its stream, if it has one.
     """
 
-    def __init__(self, place: str, inputs: Sequence[Tensor], fixed: Iterable[Tensor]) -> None:
-        self._place, self._inputs = place, inputs
-        self._fixed = {local(tensor).untyped_storage().data_ptr() for tensor in fixed}
-        self._tensors: list[weakref.ref[SavedTensor]] = []  # autograd drops them one by one
+    def __init__(
+        self,
+        place: str,
+        inputs: Sequence[Tensor],
+        fixed: Iterable[Tensor],
+        blocks: HostBlocks,
+        device: torch.device,
+    ) -> None:
+        self._place, self._inputs, self._blocks = place, inputs, blocks
+        self._fixed = {_storage(local(tensor)) for tensor in fixed}
+        self._stored: list[weakref.ref[Stored]] = []  # autograd drops them one by one
         self._away: list[HostView] = []
-        self._back: list[Tensor] = []  # what another stream has brought back
+        self._home: Any = torch.cuda.current_stream(device) if device.type == "cuda" else None
+        self._leaving: list[Tensor] = []  # storages that are still copied
+        self._left: Any = None  # the event when they are
 
-    def saving(self) -> AbstractContextManager[None]:
-        """Where a forward runs whose saved tensors can be moved."""
-        return saved_tensors_hooks(self._pack, self._unpack)
+    # what is saved
+
+    def taken(self, tensor: Tensor) -> SavedTensor:
+        """A tensor as it is kept; the module may keep it too, and must not see it empty."""
+        return SavedTensor(tensor.detach(), self._place)
+
+    def hold(self, stored: Stored) -> None:
+        """Move this one with the others, if it can be moved."""
+        if any(map(self._is_movable, stored.tensors)):
+            stored.is_held = True
+            self._stored.append(weakref.ref(stored))
+
+    # moving
 
     def offload(self) -> int:
         """Move all to the host; how many bytes these are."""
         self.refuse_away()
         storages: dict[int, list[Tensor]] = {}
         for tensor in self._held():
-            storages.setdefault(tensor.untyped_storage().data_ptr(), []).append(tensor)
+            storages.setdefault(_storage(tensor), []).append(tensor)
+        strangers = {_storage(leaf) for leaf in self._inputs}  # which other streams may have made
         total = 0
-        for tensors in storages.values():
-            host = _on_host(tensors[0])
-            total += host.nbytes
-            self._away += [_moved(tensor, host) for tensor in tensors]
+        for place, tensors in storages.items():
+            source = _bytes_of(tensors[0])
+            block = self._blocks.take(source.numel(), is_pinned=source.is_cuda)
+            block.content[: source.numel()].copy_(source, non_blocking=True)
+            total += source.numel()
+            self._away += [_moved(tensor, block, source.numel()) for tensor in tensors]
+            if source.is_cuda:
+                self._leaving.append(source)
+                if place in strangers:
+                    source.record_stream(torch.cuda.current_stream(source.device))
+        self._note_departure()
         return total
 
-    def onload(self) -> None:
-        """Move all back."""
-        storages: dict[int, Tensor] = {}
-        for view in self._away:
-            if id(view.host) not in storages:
-                storages[id(view.host)] = view.host.to(
-                    view.left.device, copy=True, non_blocking=True
-                )
-            storage = storages[id(view.host)].untyped_storage()
-            found = torch.empty(0, dtype=view.left.dtype, device=view.left.device)
-            view.left.data = found.set_(storage, view.offset, view.size, view.stride)
-        self._back = [copied for copied in storages.values() if copied.is_cuda]
-        self._away.clear()
+    def _note_departure(self) -> None:
+        if self._leaving:
+            here = torch.cuda.current_stream(self._leaving[0].device)
+            self._left = here.record_event()
+            if here == self._home:
+                self.release()
 
-    def use(self) -> None:
-        """Before a backward: refuse what is on the host; what came back is used by this stream."""
-        self.refuse_away()
-        for copied in self._back:
-            copied.record_stream(torch.cuda.current_stream(copied.device))
-        self._back = []
+    def release(self) -> None:
+        """Give back the memory of what has left; the stream of the forward waits until it has."""
+        if self._left is not None:
+            self._home.wait_event(self._left)
+            self._leaving, self._left = [], None
+
+    def onload(self) -> int:
+        """Move all back; how many bytes these are."""
+        self.release()
+        if not self._away:
+            return 0
+        device, blocks = self._away[0].left.device, dict[int, tuple[HostBlock, int]]()
+        for view in self._away:
+            blocks[id(view.block.content)] = view.block, view.bytes
+        is_moving = device.type == "cuda"
+        if is_moving:  # memory as of where home is, so that nobody there still uses it
+            torch.cuda.current_stream(device).wait_event(self._home.record_event())
+        with torch.cuda.stream(self._home) if is_moving else nullcontext():
+            found = {
+                key: torch.empty(size, dtype=torch.uint8, device=device)
+                for key, (_, size) in blocks.items()
+            }
+        for key, (block, size) in blocks.items():
+            found[key].copy_(block.content[:size], non_blocking=True)
+        for view in self._away:
+            _returned(view, found[id(view.block.content)])
+        self._away.clear()
+        arrived = torch.cuda.current_stream(device).record_event() if is_moving else None
+        for block, _ in blocks.values():
+            self._blocks.give_back(block, arrived)
+        return sum(size for _, size in blocks.values())
 
     def refuse_away(self) -> None:
         """Refuse to compute with, or to move, what is on the host."""
@@ -104,50 +179,37 @@ class HeldTensors:
 
     def _held(self) -> list[Tensor]:
         """What can be moved now."""
-        alive = (saved for reference in self._tensors if (saved := reference()) is not None)
-        inputs = (leaf for leaf in self._inputs if self._is_movable(leaf))
-        return [*(saved.tensor for saved in alive), *inputs]
+        alive = (stored for reference in self._stored if (stored := reference()) is not None)
+        kept = (tensor for stored in alive for tensor in stored.tensors)
+        return [tensor for tensor in (*kept, *self._inputs) if self._is_movable(tensor)]
 
     def _is_movable(self, tensor: Tensor) -> bool:
         """Whether its storage says all, and is nobody's who will read or change it."""
         is_plain = type(tensor) in (Tensor, nn.Parameter) and tensor.layout is torch.strided
         if not is_plain or tensor.is_quantized or tensor.is_conj() or tensor.is_neg():
             return False
-        storage = tensor.untyped_storage()
-        return storage.nbytes() > 0 and storage.data_ptr() not in self._fixed
-
-    def _pack(self, tensor: Tensor) -> SavedTensor:
-        alias = tensor.detach()  # the module may keep this one, and see it empty
-        saved = SavedTensor(alias, is_movable=self._is_movable(alias))
-        if saved.is_movable:
-            self._tensors.append(weakref.ref(saved))
-        return saved
-
-    def _unpack(self, saved: SavedTensor) -> Tensor:
-        if saved.is_movable:
-            self.refuse_away()
-        if saved.tensor._version != saved.version:
-            raise RuntimeError(
-                f"{self._place}: one of the variables needed for gradient computation has been"
-                f" modified by an inplace operation: a tensor of shape {list(saved.tensor.shape)}"
-                f" is at version {saved.tensor._version}; expected version {saved.version}"
-            )
-        return saved.tensor
+        return tensor.untyped_storage().nbytes() > 0 and _storage(tensor) not in self._fixed
 
 
-def _on_host(tensor: Tensor) -> Tensor:
-    """A copy of all bytes that a tensor keeps alive."""
+def _storage(tensor: Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()
+
+
+def _bytes_of(tensor: Tensor) -> Tensor:
+    """All bytes that a tensor keeps alive."""
     source = torch.empty(0, dtype=torch.uint8, device=tensor.device)
-    source.set_(tensor.untyped_storage())
-    if not source.is_cuda:
-        return torch.empty(source.shape, dtype=torch.uint8).copy_(source)
-    host = torch.empty(source.shape, dtype=torch.uint8, pin_memory=True)
-    source.record_stream(torch.cuda.current_stream(source.device))  # its memory is given up at once
-    return host.copy_(source, non_blocking=True)
+    return source.set_(tensor.untyped_storage())
 
 
-def _moved(tensor: Tensor, host: Tensor) -> HostView:
+def _moved(tensor: Tensor, block: HostBlock, size: int) -> HostView:
     """Let go of a tensor's memory; it still counts changes of what it was a view of."""
-    view = HostView(tensor, host, int(tensor.storage_offset()), tensor.size(), tensor.stride())
+    offset = int(tensor.storage_offset())
+    view = HostView(tensor, block, size, offset, tensor.size(), tensor.stride())
     tensor.data = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
     return view
+
+
+def _returned(view: HostView, content: Tensor) -> None:
+    """Let a tensor look at its content again."""
+    found = torch.empty(0, dtype=view.left.dtype, device=view.left.device)
+    view.left.data = found.set_(content.untyped_storage(), view.offset, view.size, view.stride)

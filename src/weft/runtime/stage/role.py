@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
 
 from weft.runtime.precision import FULL, Precision
+from weft.runtime.stage.storage.blocks import HostBlocks
 from weft.runtime.weights.versions import Stash
 
 WeightedLoss: TypeAlias = Callable[
     [Any, int], Tensor
 ]  # of an output and the number of its microbatch
+
+
+CPU = torch.device("cpu")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +37,8 @@ class Role:
     precision         in which types it computes
     taken             the type of values of floating point as they enter; None: as they are
     handed            the same as they leave, to other stages or to the loss
+    blocks            memory of the host for what is offloaded, which stages share
+    device            where it computes, if it has no weights to say so
     """
 
     index: int
@@ -47,3 +53,5 @@ class Role:
     precision: Precision = FULL
     taken: torch.dtype | None = None
     handed: torch.dtype | None = None
+    blocks: HostBlocks = field(default_factory=HostBlocks)
+    device: torch.device = CPU

@@ -6,20 +6,19 @@ Knows autograd; knows neither devices nor schedules.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
-from weft.errors import InputError, WeftError
-from weft.runtime.device.shards import all_groups, is_gathered, reshard
+from weft.errors import WeftError
+from weft.runtime.device.shards import all_groups, is_gathered, local, reshard
 from weft.runtime.precision import NotMixed
 from weft.runtime.stage.borders import Borders, Gradients, Passed, edge_of, passed, refuse_changed
 from weft.runtime.stage.buffers import Buffers
-from weft.runtime.stage.calling import called, names_of
+from weft.runtime.stage.calling import called, keeps_inputs, names_of
 from weft.runtime.stage.cast import Cast, without_autocast, without_graph
-from weft.runtime.stage.contexts import Contexts
+from weft.runtime.stage.contexts import NOTHING, Contexts
 from weft.runtime.stage.deferred import Apart, Recorder, Tape
 from weft.runtime.stage.graphs import Graphs, Root, run_backward
 from weft.runtime.stage.keyed import KeyedModules
@@ -32,6 +31,8 @@ from weft.runtime.stage.role import Role
 from weft.runtime.stage.saved import Saved
 from weft.runtime.stage.shapes import StageShapes
 from weft.runtime.stage.state import State
+from weft.runtime.stage.storage.marked import Marked, unmarked
+from weft.runtime.stage.storage.policies import StoragePolicy, storing
 from weft.runtime.stage.swap import Slots
 from weft.runtime.stage.values import Value
 from weft.runtime.stage.versioned import StashVersions, Versioned
@@ -47,14 +48,16 @@ class Stage:
 
     def __init__(self, module: nn.Module, draw: Draw, role: Role) -> None:
         self.module, self.role = module, role
-        self._device = next((p.device for p in module.parameters()), torch.device("cpu"))
+        self._device = next((p.device for p in module.parameters()), role.device)
         self._draw, self._weights = draw, [*module.parameters()]
+        unmarked(module)  # as another stage may have left it
         drawn = [] if role.is_beside else [(names_of(module, role.index), module)]
         drawing = KeyedModules(drawn, draw, entered_by_hand=module)
         self._recorder = Recorder()  # after that: what records may not seem to draw
         self._is_gathered = is_gathered(module)
         is_deferrable = role.is_split and not self._is_gathered  # gradients are scattered in I
         self._is_deferring = is_deferrable and self._recorder.attach(module)
+        self._marked = Marked(module)
         self._buffers, self._graphs = Buffers(module), Graphs(role.index)
         self._state, self._versioned = State(module, role.index), Versioned(module, role)
         self._borders = Borders(module, role, self._device)
@@ -73,7 +76,7 @@ class Stage:
         self._saved: dict[int, Saved] = {}
         self._known = Known()
         self._returned = f"what stage {role.index} returns"
-        self.offloaded_bytes = 0  # that were moved to the host so far
+        self.offloaded_bytes = self.onloaded_bytes = 0  # that were moved so far
 
     @property
     def index(self) -> int:
@@ -93,7 +96,7 @@ class Stage:
         self._versioned.look()
         is_watched = self._draw.is_watching(self._draw.step)
         self._state.begin(locks, self._versioned.parameters, is_watched=is_watched)
-        self._known = Known.of(self.role, shapes)
+        self._known = Known.of(self.role, shapes, keeps_inputs=keeps_inputs(self.module))
         is_cast = self.role.precision.compute is not None or self._cast().dtype is not None
         self._recorder.whole = self._known.undeferred(self.module, is_cast=is_cast)
 
@@ -113,6 +116,7 @@ class Stage:
         What is offloaded can be moved to the host until its backward; where the forward is
         recomputed, that is its inputs.
         """
+        self._state.look()
         saved = self._saved[microbatch] = Saved([self._borders.taken(value) for value in values])
         if is_divided and self._is_deferring and not self._versioned.is_following:
             saved.tape = Tape()
@@ -135,6 +139,7 @@ class Stage:
 
     def infer(self, microbatch: int, values: Sequence[Value]) -> Value:
         """The value alone: nothing is kept for a backward, and no buffer changes."""
+        self._state.look()
         given = Saved([v.with_leaves(map(self._borders.here, v.leaves)) for v in values])
         with without_graph():
             swap = self._versioned.newest() | self._buffers.copies()
@@ -162,7 +167,13 @@ class Stage:
         """Move it back."""
         held = self._saved[microbatch].held
         if held is not None:
-            held.onload()
+            self.onloaded_bytes += held.onload()
+
+    def release(self, microbatch: int) -> None:
+        """Give back the memory of what has left, once it has."""
+        saved = self._saved.get(microbatch)
+        if saved is not None and saved.held is not None:
+            saved.held.release()
 
     def recompute(self, microbatch: int) -> None:
         """The forward again, from the stored inputs, with the buffers that it had."""
@@ -214,19 +225,16 @@ class Stage:
         """What a forward has kept, none of which is on the host."""
         saved = self._saved[microbatch]
         if saved.held is not None:
-            saved.held.use()
+            saved.held.refuse_away()
         return saved
 
     def _held(self, microbatch: int, saved: Saved) -> HeldTensors:
-        if not self.role.is_stashing:
-            raise InputError(
-                f"stage {self.index} cannot be offloaded, as this program stashes nothing: its"
-                f" backwards look up newer weights. Use a schedule that stashes, or no offload"
-            )
         versions = self._versioned.leaves(saved.versions).values()
         fixed = [*self._weights, *self.module.buffers(), *versions]
+        if self.role.is_first:  # rows of a batch stay with the others
+            fixed += [leaf for leaf in saved.inputs if _is_part(leaf)]
         place = f"stage {self.index}, microbatch {microbatch}"
-        return HeldTensors(place, saved.inputs, fixed)
+        return HeldTensors(place, saved.inputs, fixed, self.role.blocks, self._device)
 
     def _kept_apart(
         self, saved: Saved, outputs: Sequence[Root], grads: Sequence[Tensor]
@@ -245,12 +253,9 @@ class Stage:
         """A forward whose graph is kept for the backward."""
         swap = self._versioned.leaves(saved.versions) if self._has_versions else {}
         swap = {**swap, **buffers} if buffers else swap
-        saving = self._saving(saved)
-        if saving is None:
+        is_discarded = saved.buffers is not None and buffers is None
+        with self._storing(saved, is_discarded=is_discarded):
             value = self._run(microbatch, saved, swap)
-        else:
-            with saving:
-                value = self._run(microbatch, saved, swap)
         if not self._graphs.are_known:
             anchors = [*saved.inputs, *self._weights, *swap.values(), self._recorder.anchor]
             self._graphs.check(value.leaves, anchors, is_complete=not self._is_gathered)
@@ -258,11 +263,20 @@ class Stage:
             self._versioned.refuse_checkpoint()
         return value
 
-    def _saving(self, saved: Saved) -> AbstractContextManager[None] | None:
-        """Where a forward runs whose saved tensors are not simply kept."""
-        if saved.held is not None and saved.buffers is None:
-            return saved.held.saving()
-        return self._versioned.following() if self._versioned.is_following else None
+    def _storing(self, saved: Saved, *, is_discarded: bool) -> AbstractContextManager[object]:
+        """Where a forward runs whose saved tensors are not simply kept.
+
+        What is recomputed discards those of its first run, and offloads none of its second.
+        """
+        held = saved.held if saved.buffers is None else None
+        policies: list[StoragePolicy] = [self._marked] if self._marked and not is_discarded else []
+        if not self._versioned.is_following:
+            return storing(policies, held) if policies or held is not None else NOTHING
+        followed = self._versioned.followed()
+        with ExitStack() as stack:
+            stack.enter_context(followed)
+            stack.enter_context(storing([followed, *policies], held))
+            return stack.pop_all()
 
     def _run(self, microbatch: int, saved: Saved, swap: dict[str, Tensor]) -> Value:
         """A forward with these weights and buffers in place of the module's own."""
@@ -310,3 +324,8 @@ class Stage:
 def _seen(leaf: Tensor) -> Tensor:
     """A leaf as a module sees it that must not notice when the leaf is moved."""
     return leaf.view_as(leaf)
+
+
+def _is_part(leaf: Tensor) -> bool:
+    """Whether a leaf is a view of something larger."""
+    return local(leaf).untyped_storage().nbytes() > local(leaf).nbytes

@@ -18,7 +18,7 @@ class State:
     def __init__(self, module: nn.Module, stage: int) -> None:
         self._module, self._stage, self._is_gathered = module, stage, is_gathered(module)
         self._locks, self._versioned, self._is_watched = OPEN, set[nn.Parameter](), False
-        self._before: dict[str, object] = {}
+        self._before: dict[str, object] | None = {}  # None until the first forward
 
     def begin(self, locks: Locks, versioned: set[nn.Parameter], *, is_watched: bool) -> None:
         """Watch for these from now on; watched closely, data of weights are looked at too.
@@ -26,7 +26,12 @@ class State:
         Updates change weights that have versions meanwhile.
         """
         self._locks, self._versioned, self._is_watched = locks, versioned, is_watched
-        self._before = dict(self._found())
+        self._before = None
+
+    def look(self) -> None:
+        """Before a forward: the first sees weights as they are to stay, gathered by then."""
+        if self._before is None:
+            self._before = dict(self._found())
 
     def check(self) -> None:
         """Refuse a forward that has changed what it may not."""

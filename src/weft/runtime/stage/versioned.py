@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from weft.errors import InputError
 from weft.runtime.stage.role import Role
 from weft.runtime.stage.values import fingerprint
-from weft.runtime.weights.following import following
+from weft.runtime.weights.following import Followed
 
 StashVersions: TypeAlias = tuple[int, ...]  # one for each stash
 
@@ -99,9 +99,9 @@ class Versioned:
         named = (pair for stash in stashes for pair in stash.items())
         return {name: leaf for name, leaf in named if name in self._named}
 
-    def following(self) -> AbstractContextManager[None]:
-        """Where a forward runs whose backward finds the newest weights."""
-        return following(self._stashes)
+    def followed(self) -> Followed:
+        """Lets the backward of a forward that runs inside find the newest weights."""
+        return Followed(self._stashes)
 
     def marks(self, swap: dict[str, Tensor], *, is_watched: bool) -> list[object]:
         """By which to see that weights have changed; watched closely, if only in their data."""

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from threading import Event, Thread, current_thread, main_thread
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
@@ -79,19 +79,11 @@ class Communicators:
             else:
                 group.recv([token], self.numbers[source], 0)
             group._end_coalescing(self._device).wait()
-        event = torch.cuda.Event()  # type: ignore[no-untyped-call]
-        event.record(torch.cuda.current_stream(self._device))
-        while not event.query():  # type: ignore[no-untyped-call]
-            time.sleep(GLANCE / 20)
+        _await_device(self._device)
 
     def abort(self) -> None:
-        """End kernels that wait for other ranks; NCCL itself may take its time."""
-        atexit.register(_end_soon)
-        threads = [Thread(target=_abort, args=(one,), daemon=True) for one in self._both]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(PATIENCE)
+        """End kernels that wait for other ranks."""
+        abort(self._both)
 
     def close(self) -> None:
         """Leave no communicator open."""
@@ -105,13 +97,20 @@ class Communicators:
         return [group for group in (self.wires, self.sums) if group is not None]
 
 
+class Abortable(Protocol):
+    """What may have kernels that wait for other ranks."""
+
+    def abort(self) -> None:
+        """End them."""
+
+
 class Guard:
     """Ends kernels that wait for a rank that has failed: a host may wait for its own device then.
 
     A thread looks now and then; it has nothing to do unless a rank fails.
     """
 
-    def __init__(self, mesh: Mesh, communicators: Communicators) -> None:
+    def __init__(self, mesh: Mesh, communicators: Abortable) -> None:
         self._is_closed = Event()
         looking = partial(_look, weakref.ref(mesh), weakref.ref(communicators), self._is_closed)
         Thread(target=looking, daemon=True).start()
@@ -120,9 +119,7 @@ class Guard:
         self._is_closed.set()
 
 
-def _look(
-    mesh: weakref.ref[Mesh], communicators: weakref.ref[Communicators], is_closed: Event
-) -> None:
+def _look(mesh: weakref.ref[Mesh], communicators: weakref.ref[Abortable], is_closed: Event) -> None:
     while not is_closed.wait(PAUSE):
         found, ended = mesh(), communicators()
         if found is None or ended is None:
@@ -133,6 +130,43 @@ def _look(
             ended.abort()
             return
         del found, ended
+
+
+def connected_sums(
+    mesh: Mesh, members: Members, device: torch.device, sets: Sequence[tuple[int, ...]]
+) -> dict[tuple[int, ...], Any]:
+    """A communicator for each of these sets of devices that has this rank; all ranks make theirs.
+
+    They are made and connected in one order.
+    """
+    mine = [devices for devices in sets if mesh.rank in devices]
+
+    def make() -> dict[tuple[int, ...], Any]:
+        torch.cuda.set_device(device)  # of this thread
+        made = {}
+        for devices in mine:
+            with _without_watchdog():
+                made[devices] = dist.new_group(
+                    [members.ranks[one] for one in devices],
+                    backend="nccl",
+                    timeout=LONG,
+                    use_local_synchronization=True,
+                )
+            made[devices].allreduce([torch.zeros(1, device=device)]).wait()
+            _await_device(device)
+        return made
+
+    mesh.gather(b"", "the start of NCCL for sums")
+    found: dict[tuple[int, ...], Any] = _watched(mesh, make)
+    return found
+
+
+def _await_device(device: torch.device) -> None:
+    """Wait for what was launched, without keeping other threads from running."""
+    event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+    event.record(torch.cuda.current_stream(device))
+    while not event.query():  # type: ignore[no-untyped-call]
+        time.sleep(GLANCE / 20)
 
 
 @contextmanager
@@ -156,6 +190,16 @@ def _end_soon() -> None:
     if current_thread() is main_thread():
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
         signal.alarm(GRACE)
+
+
+def abort(groups: Sequence[Any]) -> None:
+    """End kernels that wait for other ranks; NCCL itself may take its time."""
+    atexit.register(_end_soon)
+    threads = [Thread(target=_abort, args=(one,), daemon=True) for one in groups]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(PATIENCE)
 
 
 def _abort(group: Any) -> None:

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from threading import Event, Thread
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from torch._C._distributed_c10d import Store
 
@@ -49,18 +49,37 @@ class Gathered(Store):
         self.wait([key])
         return self._known[key]
 
-    def answer(self, mesh: Mesh) -> None:
-        """Gather what all ranks have set; all of them ask."""
-        for share in mesh.gather(json.dumps(self._mine).encode(), "the addresses"):
-            found = json.loads(share).items()
-            self._known |= {key: bytes.fromhex(value) for key, value in found}
+    def answer(self, mesh: Mesh, *, is_done: bool = False) -> bool:
+        """Gather what all ranks have set, and whether all of them are done; all ask."""
+        mine = json.dumps([is_done, self._mine]).encode()
+        found = [json.loads(share) for share in mesh.gather(mine, "the addresses")]
+        for _, theirs in found:
+            self._known |= {key: bytes.fromhex(value) for key, value in theirs.items()}
         self._is_answered.set()
+        return all(is_done for is_done, _ in found)
+
+
+class StorePart(Store):
+    """A part of a store, whose keys begin with a name."""
+
+    def __init__(self, store: Store, name: str) -> None:
+        super().__init__()
+        self._store, self._name = store, name
+
+    def set(self, key: str, value: Any) -> None:
+        self._store.set(self._name + key, value)
+
+    def wait(self, keys: Sequence[str], *_: object) -> None:
+        self._store.wait([self._name + key for key in keys])
+
+    def get(self, key: str) -> bytes:
+        return self._store.get(self._name + key)
 
 
 def connected(mesh: Mesh, make: Callable[[Store], Made]) -> Made:
     """What is made with such a store on all ranks; a rank that dies meanwhile is named."""
     news: queue.Queue[Callable[[], Made | None]] = queue.Queue()
-    store = Gathered(lambda: news.put(lambda: store.answer(mesh)))
+    store = Gathered(lambda: news.put(lambda: _answered(store, mesh)))
 
     def work() -> None:
         try:
@@ -81,6 +100,32 @@ def connected(mesh: Mesh, make: Callable[[Store], Made]) -> Made:
             return found
 
 
+def connected_in_turn(mesh: Mesh, make: Callable[[Store], Made]) -> Made:
+    """The same where ranks have more or less to make: each answers until all of them are done."""
+    news: queue.Queue[Callable[[], Made] | None] = queue.Queue()
+    store = Gathered(lambda: news.put(None))
+
+    def work() -> None:
+        try:
+            made = make(store)
+            news.put(lambda: made)
+        except Exception as error:
+            news.put(partial(_raised, error))
+
+    Thread(target=work, daemon=True).start()
+    began, others, is_over, found = time.monotonic(), others_of(mesh), False, None
+    while not is_over:
+        try:
+            found = found or news.get(timeout=GLANCE)
+        except queue.Empty:
+            mesh.watch(began, connecting(others), *others)
+            continue
+        made = found and found()  # or it fails here, and all others with it
+        is_over = store.answer(mesh, is_done=found is not None)
+    assert made is not None
+    return made
+
+
 def others_of(mesh: Mesh) -> list[int]:
     """All ranks but this one."""
     return [one for one in range(mesh.ranks) if one != mesh.rank]
@@ -91,5 +136,9 @@ def connecting(others: Sequence[int]) -> str:
     return f"{devices_of(others)} to connect"
 
 
-def _raised(error: Exception) -> None:
+def _answered(store: Gathered, mesh: Mesh) -> None:
+    store.answer(mesh)
+
+
+def _raised(error: Exception) -> NoReturn:
     raise error

@@ -119,7 +119,7 @@ class Grouped:
         return receive
 
     def begin(self, incoming: Sequence[Route], outgoing: Sequence[Route]) -> None:
-        for channel in self._incoming.values():
+        for channel in self._of_messages():
             channel.coming.clear()
         self._unsent.clear()
         self.go_on(sorted(incoming, key=lambda route: route.turn), outgoing)
@@ -128,9 +128,13 @@ class Grouped:
         for route in incoming:
             self._from(route).coming.append(route)
         self._unsent.update((route.message, route) for route in outgoing)
-        for channel in self._incoming.values():
+        for channel in self._of_messages():
             for _ in range(AHEAD - channel.ahead):
                 self._post_next(channel)
+
+    def _of_messages(self) -> list[Incoming]:
+        """The channels of what is announced; gradients and weights of copies may be under way."""
+        return [one for (_, way), one in self._incoming.items() if way is not Direction.BOTH]
 
     def end(self) -> None:
         for channel in self._outgoing.values():

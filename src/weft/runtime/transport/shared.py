@@ -57,7 +57,7 @@ class Shared:
         self._arrived: dict[Message, deque[Any]] = {}
         self._owed: dict[int, list[int]] = defaultdict(list)  # blocks that were read, by sender
         self._is_closed = False
-        self._announcing = Lock()
+        self._announcing, self._crediting = Lock(), Lock()
         mesh.handle(Record.DATA, self._on_data)
         mesh.handle(Record.CREDIT, self._on_credit)
 
@@ -118,7 +118,7 @@ class Shared:
 
     def end(self) -> None:
         """Give the credit that is owed; what was sent needs no one to wait for it."""
-        for source in self._owed:
+        for source in [*self._owed]:  # any thread may take what comes meanwhile
             self._give_credit(source)
 
     def close(self) -> None:
@@ -187,9 +187,12 @@ class Shared:
         return found
 
     def _give_credit(self, source: int) -> None:
-        if numbers := self._owed[source]:
-            self._mesh.send(source, Record.CREDIT, array(NUMBER, numbers).tobytes())
-            numbers.clear()
+        with self._crediting:
+            numbers = self._owed[source]
+            given = array(NUMBER, numbers)
+            del numbers[: len(given)]  # others may have been added meanwhile
+        if given:
+            self._mesh.send(source, Record.CREDIT, given.tobytes())
 
     def _on_credit(self, destination: int, content: bytes) -> None:
         """Values that are read late are read in any order, so credit names their blocks."""

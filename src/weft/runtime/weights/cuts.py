@@ -56,6 +56,11 @@ class WeightCut(NamedTuple):
         line = tensor if tensor.dim() else tensor.reshape(1)
         return line.narrow(self.dimension, start, stop - start)
 
+    def only(self, copy: int) -> WeightCut:
+        """All of it for one copy."""
+        copies = len(self.bounds) - 1
+        return WeightCut(self.dimension, (*[0] * (copy + 1), *[self.bounds[-1]] * (copies - copy)))
+
     def is_empty(self, copy: int) -> bool:
         """Whether a copy has nothing of it."""
         return self.bounds[copy] == self.bounds[copy + 1]

@@ -56,7 +56,7 @@ class CopyGrads(NamedTuple):
     def of(cls, values: Values, *, is_ours: bool) -> CopyGrads:
         """As they travel."""
         grads, flags = values
-        return cls(grads, tuple(flag == THERE for flag in flags.keys[0]), is_ours)
+        return cls(grads, flagged(flags), is_ours)
 
 
 class Exchange:
@@ -111,7 +111,7 @@ class Exchange:
         """Sum all that was collected, in order, and give every copy here the sum, once."""
         if update <= self._summed:
             return
-        total, is_there = _sum(self._parts)
+        total, is_there = summed(self._parts)
         self._parts, self._summed = [], update
         self._share_out(update, total, is_there)
 
@@ -138,6 +138,11 @@ class Exchange:
         hand_out(last, _shapes(last), update, total, is_there)
 
 
+def flagged(flags: Structure) -> tuple[bool, ...]:
+    """Which gradients are there, as that travels."""
+    return tuple(flag == THERE for flag in flags.keys[0])
+
+
 def closed(holders: Sequence[Holder], update: int) -> tuple[list[Tensor], Structure]:
     """The gradients of an update, zeros where there is none; and which are there."""
     weights = [weight for holder in holders for weight in holder.weights]
@@ -151,7 +156,7 @@ def closed(holders: Sequence[Holder], update: int) -> tuple[list[Tensor], Struct
     return found, Structure(str, (flags,))
 
 
-def _sum(parts: Sequence[CopyGrads]) -> tuple[Tensor, tuple[bool, ...]]:
+def summed(parts: Sequence[CopyGrads]) -> tuple[Tensor, tuple[bool, ...]]:
     """The sum of all copies in order, and which gradients any of them has.
 
     Written where no memory has to be found for it: into what came from elsewhere.

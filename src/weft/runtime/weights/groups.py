@@ -21,6 +21,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from weft.runtime.device.accelerator import onto, used_here
 from weft.runtime.device.shards import local, placed
+from weft.runtime.experts.apart import is_apart
 from weft.runtime.weights.exchange import Grads
 from weft.runtime.weights.policy import Policy
 from weft.runtime.weights.shards import Shard
@@ -30,9 +31,10 @@ from weft.runtime.weights.versions import Newest, Stash
 class ParameterGroup:
     """Weights that are updated together on one device.
 
-    number     under which their norms are sent
+    number     under which their norms are known
+    sent_as    under which this copy sends what it measures of them
     stage      where they are updated first: their home
-    places     where they stand in the model; None where another copy is measured
+    places     where they stand in the model; -1, or None for all, where another copy is measured
     exchanges  how many make their gradients whole
     shard      what of them this copy updates, where that is not all
     """
@@ -48,10 +50,12 @@ class ParameterGroup:
         made: tuple[Optimizer | None, LRScheduler | None],
         exchanges: int,
         shard: Shard | None = None,
+        sent_as: int | None = None,
     ) -> None:
         self.number, self.stage, self.store, self._policy = number, stage, store, policy
         self.weights: Sequence[nn.Parameter] = store.parameters
         self._places, self._exchanges = places, exchanges
+        self._sent_as = number if sent_as is None else sent_as
         self.given, self._applied = shard, -1  # what its optimizer is made for
         self.shard = shard and shard.only(self.weights)
         self.is_scattered = shard is not None and not policy.updating.is_measuring
@@ -118,7 +122,7 @@ class ParameterGroup:
             grads = [self._added(*pair) for pair in zip(self._before, grads, strict=True)]
             self._closed[update] = grads
         if self._policy.is_measuring(update) and self._places is not None:
-            self._policy.send(update, self.number, *_norms(self._places, grads))
+            self._policy.send(update, self._sent_as, *_norms(self._places, grads))
 
     def _added(self, before: Tensor | None, grad: Tensor | None) -> Tensor | None:
         """What the user has by now."""
@@ -180,14 +184,16 @@ class ParameterGroup:
 
     @property
     def made(self) -> list[Tensor]:
-        """This copy's parts of the newest weights."""
+        """This copy's parts of the newest weights, but for those that no other copy has."""
         assert self.shard is not None
         self.shard.look()
-        return [part.data for part in self.shard.owned]
+        pairs = zip(self.shard.weights, self.shard.owned, strict=True)
+        return [part.data for weight, part in pairs if not is_apart(weight)]
 
     def complete(self, parts: Mapping[int, Tensor]) -> None:
         """Take what other copies have made of their parts: the newest weights are whole."""
         assert self.shard is not None
+        used_here(map(local, self.weights))  # which may be let go of while this is under way
         for copy, flat in parts.items():
             self.shard.write(copy, flat)
         self.store.complete()
@@ -240,6 +246,6 @@ def _norms(places: Sequence[int], grads: Grads) -> tuple[list[int], Tensor]:
     found = {
         place: torch.linalg.vector_norm(local(grad))
         for place, grad in zip(places, grads, strict=True)
-        if grad is not None
+        if grad is not None and place >= 0
     }
     return [*found], torch.stack([*found.values()]) if found else torch.empty(0)

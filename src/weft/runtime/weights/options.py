@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias, get_args
 
 from torch import nn
 from torch.optim import Optimizer
@@ -16,6 +16,7 @@ from weft.runtime.weights.scaling import Scale
 
 NamedParameters: TypeAlias = Iterable[tuple[str, nn.Parameter]]
 Nonfinite: TypeAlias = Literal["stop", "skip", "ignore"]
+Reduction: TypeAlias = Literal["ordered", "library"]
 Scope: TypeAlias = Literal["global", "group", "stage"]  # widest first
 
 
@@ -68,6 +69,7 @@ class Updating:
     precision  in which types stages compute, and values pass between them
     scale      by how much losses are enlarged, for half precision
     is_sharded whether copies of a stage share its optimizer state
+    reduction  in whose order gradients of copies are summed: the pipes', or the library's
     """
 
     factories: Factories = NO_FACTORIES
@@ -78,6 +80,12 @@ class Updating:
     precision: Precision = FULL
     scale: Scale | float | None = None
     is_sharded: bool = False
+    reduction: Reduction = "ordered"
+
+    def __post_init__(self) -> None:
+        if self.reduction not in get_args(Reduction):
+            known = " or ".join(map(repr, get_args(Reduction)))
+            raise InputError(f"reduce={self.reduction!r} is not known; use {known}")
 
     @property
     def is_measuring(self) -> bool:

@@ -71,6 +71,10 @@ class Policy:
         if is_carried:
             self._carried.add(update)
 
+    def carry(self, update: int) -> None:
+        """Add the gradients of an update, which was made elsewhere, to those of the next."""
+        self._carried.add(update)
+
     def is_carried(self, update: int) -> bool:
         """Whether the gradients of an update are added to those of the next."""
         return update in self._carried and not self.keeps_gradients
@@ -145,7 +149,15 @@ class Policy:
 
     def _bad_loss(self, update: int) -> str | None:
         """What is wrong with the losses of an update."""
-        for step in [*sorted(self._piled(update)), update]:
+        return self._bad_among([*sorted(self._piled(update)), update])
+
+    def bad_in_piled(self, update: int) -> str | None:
+        """What is wrong with losses whose gradients wait for this update, if that matters."""
+        is_ignored = self.updating.nonfinite == "ignore"
+        return None if is_ignored else self._bad_among(sorted(self._piled(update)))
+
+    def _bad_among(self, steps: Sequence[int]) -> str | None:
+        for step in steps:
             wrong = _described(self._reported.wait(self._losses[step]))
             if wrong is not None:
                 return f"the loss of step {step + 1} is {wrong}"

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
+from weft.runtime.experts.apart import is_apart
 from weft.runtime.weights.cuts import WeightCut, by_rows, by_weights, check_cuttable, is_elementwise
 from weft.runtime.weights.options import Factories
 
@@ -95,10 +96,18 @@ def sharded(
     """
     weights = [weight for _, weight in named]
     check_cuttable(stage, weights)
-    shard = Shard.of(weights, by_rows(weights, copies), copy)
+    shard = Shard.of(weights, _but_apart(weights, by_rows(weights, copies), copy), copy)
     made = factories.both(shard.named(named))
     known = made if made[0] is not None else factories.both(named)
     if known[0] is None or is_elementwise(known[0]):
         return shard, made
-    shard = Shard.of(weights, by_weights(weights, copies), copy)
+    shard = Shard.of(weights, _but_apart(weights, by_weights(weights, copies), copy), copy)
     return shard, factories.both(shard.named(named))
+
+
+def _but_apart(
+    weights: Sequence[nn.Parameter], cuts: Sequence[WeightCut], copy: int
+) -> list[WeightCut]:
+    """These cuts, but for weights that expert ranks hold apart: all of one is this copy's."""
+    pairs = zip(weights, cuts, strict=True)
+    return [cut.only(copy) if is_apart(weight) else cut for weight, cut in pairs]

@@ -14,9 +14,11 @@ from weft.ir.graph import Backward
 from weft.ir.program import Program
 from weft.ir.weights import StageGroups
 from weft.lower.sums import gathers
+from weft.runtime.experts.apart import is_apart
 from weft.runtime.ranks.agreement import Modules
 from weft.runtime.ranks.world import World
 from weft.runtime.stage.modules import refuse_unfrozen
+from weft.runtime.weights.apart import ExpertCopies, chosen, places_of
 from weft.runtime.weights.exchange import Exchange, Member
 from weft.runtime.weights.gather import Gather, GatherMember
 from weft.runtime.weights.groups import ParameterGroup
@@ -24,9 +26,10 @@ from weft.runtime.weights.method import check_method
 from weft.runtime.weights.options import Updating
 from weft.runtime.weights.peers import Peers
 from weft.runtime.weights.policy import Policy, Sender
-from weft.runtime.weights.scatter import OwnGrads, Scatter
+from weft.runtime.weights.scatter import OwnGrads
 from weft.runtime.weights.shards import Made, Shard, sharded
 from weft.runtime.weights.staleness import Versions, under_way
+from weft.runtime.weights.summing import Summing, devices_of
 from weft.runtime.weights.ties import End
 from weft.runtime.weights.versions import Newest, Stash
 
@@ -73,6 +76,7 @@ class Weights:
             updating,
         )
         check_method(program, model.stages, updating)
+        self._places, self._layout = places_of(model.stages), ExpertCopies(program)
         senders = [self._senders(stages) for stages in norms]
         by_group = {sender.group: found for found in senders for sender in found}
         weights = [weight for stage in model.stages for weight in stage.parameters()]
@@ -80,10 +84,9 @@ class Weights:
         self.policy = Policy(
             updating, Versions(program), by_group, world.norms, world.losses, peers
         )
-        self._resident = model.resident
+        self._resident, self._device = model.resident, device
         self._pipes = range(len(program.placement.pipes))
         self._is_sharded = gathers(program)
-        self._places = _places(model.stages)
         self._without_optimizer: list[tuple[int, Sequence[tuple[str, nn.Parameter]]]] = []
         self.groups: dict[tuple[int, int], list[ParameterGroup]] = {}
         self._tied: dict[tuple[int, int, int], ParameterGroup] = {}  # by pipe, stage and tie
@@ -91,7 +94,9 @@ class Weights:
         for holder in model.modules:
             self.groups[holder] = [*self._grouped(*holder)]
         self._numbers_taken = 0  # of exchanges and gathers, the same on all ranks
-        self._exchanges = dict(self._between_copies(world))
+        self._exchanges: dict[tuple[int, int], list[Exchange]] = {}
+        for key, exchange in self._between_copies(world):
+            self._exchanges.setdefault(key, []).append(exchange)
         self._gathers = dict(self._of_shards(world))
 
     # what actions ask for
@@ -100,9 +105,9 @@ class Weights:
         """What an update changes: a stage's own weights, or its end of a tied one."""
         return self._own.get((pipe, stage)) if tie is None else self._tied.get((pipe, stage, tie))
 
-    def exchange(self, pipe: int, stage: int, tie: int | None) -> Exchange | None:
-        """What sums gradients over pipes, or over the ends of a tied weight, if any."""
-        return self._exchanges.get((EVERY_PIPE, stage) if tie is None else (pipe, _key(tie)))
+    def exchanges(self, pipe: int, stage: int, tie: int | None) -> Sequence[Exchange]:
+        """What sums gradients over pipes, or over the ends of a tied weight."""
+        return self._exchanges.get((EVERY_PIPE, stage) if tie is None else (pipe, _key(tie)), ())
 
     def gather(self, stage: int, tie: int | None) -> Gather | None:
         """What makes the weights of a stage whole, or its end of a tied one, if any."""
@@ -155,7 +160,7 @@ class Weights:
         """A step has failed, and may be taken again: forget its gradients."""
         for group in self.all_groups:
             group.give_up()
-        for exchange in self._exchanges.values():
+        for exchange in (one for each in self._exchanges.values() for one in each):
             exchange.restart()
         for gather in self._gathers.values():
             gather.restart()
@@ -176,7 +181,8 @@ class Weights:
 
     def _senders(self, stages: Sequence[int]) -> list[Sender]:
         """Who sends what a norm over these stages needs: each weight once, a tied one at home."""
-        devices, model = self._program.placement.pipes[0], self._model
+        model = self._model
+        devices = self._program.placement.pipes[self._layout.measured[0]]
         tied = {end for ends in model.ties for end in ends}
         found = []
         for stage in stages:
@@ -184,11 +190,23 @@ class Weights:
                 named = model.stages[stage].named_parameters()
                 own = [w for name, w in named if End(stage, name) not in tied]
                 found += self._sender(stage, devices[stage], own)
+                found += self._senders_apart(stage, [w for w in own if is_apart(w)])
         for number, (home, *_) in enumerate(model.ties):
             if home.stage in stages:
                 weight = model.stages[home.stage].get_parameter(home.name)
                 found += self._sender(self._program.stages + number, devices[home.stage], [weight])
         return found
+
+    def _senders_apart(self, stage: int, weights: Sequence[nn.Parameter]) -> Iterator[Sender]:
+        """Who sends norms of weights that the first copy of a stage does not have."""
+        for index, pipe in enumerate(self._layout.measured):
+            if index:
+                device = self._program.placement.pipes[pipe][stage]
+                yield from self._sender(self._sent_as(stage, index), device, weights)
+
+    def _sent_as(self, number: int, index: int) -> int:
+        """The number under which an expert rank sends norms of a parameter group."""
+        return number + index * (self._program.stages + len(self._model.ties))
 
     def _sender(self, group: int, device: int, weights: Sequence[nn.Parameter]) -> list[Sender]:
         known = weights if self._program.period is None else [w for w in weights if w.requires_grad]
@@ -227,18 +245,33 @@ class Weights:
             self._without_optimizer.append((stage, named))
         if store is None:
             return None
-        known = {id(weight) for weight in store.parameters}
-        places = [self._places[End(stage, name)] for name, w in named if id(w) in known]
+        number = stage if tie is None else self._program.stages + tie
         return ParameterGroup(
-            stage if tie is None else self._program.stages + tie,
+            number,
             home,
             store,
             self.policy,
-            places=places if pipe == 0 and stage == home else None,
+            places=self._measured(pipe, stage, named, store) if stage == home else None,
             made=made,
-            exchanges=(len(self._pipes) > 1) + (tie is not None),
+            exchanges=self._layout.exchanges(store.parameters) + (tie is not None),
             shard=shard,
+            sent_as=self._sent_as(number, self._layout.index(pipe)),
         )
+
+    def _measured(
+        self,
+        pipe: int,
+        stage: int,
+        named: Sequence[tuple[str, nn.Parameter]],
+        store: Newest | Stash,
+    ) -> list[int] | None:
+        """Under which places this copy measures gradients; None where others measure them all."""
+        if pipe not in self._layout.measured:
+            return None
+        known = {id(weight) for weight in store.parameters}
+        at = [self._places[End(stage, name)] for name, w in named if id(w) in known]
+        places = self._layout.places(pipe, at, store.parameters)
+        return places if max(places, default=0) >= 0 else None
 
     def _optimizer(
         self, pipe: int, stage: int, named: Sequence[tuple[str, nn.Parameter]]
@@ -275,21 +308,31 @@ class Weights:
         """Of each stage over its pipes, and of each tied weight over its stages."""
         ahead = under_way(self._program)
         if len(self._pipes) > 1:
-            for stage in range(self._program.stages):
-                number, members = self._number(), [self._member(p, stage) for p in self._pipes]
-                shards = self._scattered(stage)
-                if shards:
-                    made = Scatter(number, members, world.transport, ahead, shards)
-                    yield (EVERY_PIPE, stage), made
-                elif any(member.holders for member in members):
-                    yield (EVERY_PIPE, stage), Exchange(number, members, world.transport, ahead)
+            copies = [
+                [self._member(p, s) for p in self._pipes] for s in range(self._program.stages)
+            ]
+            apart = [self._apart(stage) for stage in range(self._program.stages)]
+            sets = [devices_of(one) for one in (*copies, *(one for held in apart for one in held))]
+            reduction = self._updating.reduction
+            summing = Summing(world, self._device, reduction, sets, self._number, ahead)
+            for stage, members in enumerate(copies):
+                found = [summing.made(members, self._scattered(stage))]
+                found += [summing.made(one, ()) for one in apart[stage]]
+                for exchange in (one for one in found if one is not None):
+                    yield (EVERY_PIPE, stage), exchange
         for tie, ends in enumerate(self._model.ties):
             for pipe in self._pipes:
                 number = self._number()
                 members = [self._member(pipe, end.stage, tie) for end in ends]
                 if any(member.holders for member in members):
-                    exchange = Exchange(number, members, world.transport, ahead, is_tied=True)
-                    yield (pipe, _key(tie)), exchange
+                    tied = Exchange(number, members, world.transport, ahead, is_tied=True)
+                    yield (pipe, _key(tie)), tied
+
+    def _apart(self, stage: int) -> list[list[Member]]:
+        """The copies that have the same of the weights that expert ranks hold apart."""
+        ranks = range(self._layout.ranks if self._layout.ranks > 1 else 0)
+        alike = [pipes for pipes in map(self._layout.alike, ranks) if len(pipes) > 1]
+        return [[self._member(pipe, stage, are_apart=True) for pipe in p] for p in alike]
 
     def _number(self) -> int:
         """Of the next exchange or gather."""
@@ -299,7 +342,9 @@ class Weights:
     def _scattered(self, stage: int) -> list[Shard]:
         """How the weights of a stage are cut, where each copy gets its share of the sums."""
         groups = next((self.groups[p, stage] for p in self._pipes if (p, stage) in self.groups), [])
-        return [g.shard for g in groups if g.shard is not None and g.is_scattered]
+        cut = [g.shard for g in groups if g.shard is not None and g.is_scattered]
+        common = [shard.only([w for w in shard.weights if not is_apart(w)]) for shard in cut]
+        return [shard for shard in common if shard.weights]
 
     def _of_shards(self, world: World) -> Iterator[tuple[tuple[int, int | None], Gather]]:
         """Of each stage over its pipes, and of each of its ends of tied weights."""
@@ -312,20 +357,16 @@ class Weights:
                     members = [*map(GatherMember, devices, groups)]
                     yield (stage, tie), Gather(number, members, world.transport, ahead)
 
-    def _member(self, pipe: int, stage: int, tie: int | None = None) -> Member:
+    def _member(
+        self, pipe: int, stage: int, tie: int | None = None, *, are_apart: bool = False
+    ) -> Member:
         device = self._program.placement.pipes[pipe][stage]
         if (pipe, stage) not in self.groups:
             return Member(device, None)
         if tie is None:
-            return Member(device, self.groups[pipe, stage])
+            return Member(device, chosen(self.groups[pipe, stage], are_apart=are_apart))
         tied = self._tied[pipe, stage, tie]
         return Member(device, [OwnGrads(tied) if tied.is_scattered else tied])
-
-
-def _places(stages: Sequence[nn.Module]) -> dict[End, int]:
-    """Where each weight stands in the model."""
-    ends = [End(index, name) for index, s in enumerate(stages) for name, _ in s.named_parameters()]
-    return {end: place for place, end in enumerate(ends)}
 
 
 def _key(tie: int) -> int:

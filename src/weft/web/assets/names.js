@@ -53,7 +53,7 @@ function letterOf(timeline, action) {
   const { columns, words } = timeline;
   const kind = words.kinds[columns.kind[action]];
   const part = partOf(timeline, action);
-  if (!part) return kind.letter;
+  if (!part || kind.prefix) return kind.letter; // a copy of it
   return kind.name === "F" || kind.name === "R" ? part.letter : part.letter.toLowerCase();
 }
 
@@ -64,7 +64,7 @@ const widthOfSign = (sign) => (SUBSCRIPTS.includes(sign) ? 0.65 : sign === "W" ?
 /** forward, weight gradient, dispatch to experts … */
 export function wordOf(timeline, action) {
   const { columns, words } = timeline;
-  const word = words.kinds[columns.kind[action]].word;
+  const { word, prefix } = words.kinds[columns.kind[action]];
   const part = partOf(timeline, action);
-  return part ? `${word}: ${part.word}` : word;
+  return part && !prefix ? `${word}: ${part.word}` : word;
 }

@@ -1,0 +1,11 @@
+"""What the benchmarks of the runtime have: ranks, statistics and where they ran."""
+
+import sys
+from pathlib import Path
+
+sys.path.append(str(Path(__file__).resolve().parents[1] / "runtime"))
+
+from bench import Watch, estimate, machine, median, run
+from contenders import WARM_UP, meet
+
+__all__ = ["WARM_UP", "Watch", "estimate", "machine", "median", "meet", "run"]

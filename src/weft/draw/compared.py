@@ -1,0 +1,82 @@
+"""Compared: the same slots of a device as predicted and as measured, under each other.
+
+warm-up                              steady
+predicted  Computation     A0  E0    A1  e0  E1  a0  W0
+           Communication     D0  C0  c0  D1  d0  C1  P
+           Offload
+measured   Computation     ...       all on one time scale
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from weft.cost.units import SECONDS, Unit, fitting
+from weft.draw.bands import Band, streams
+from weft.draw.slots import Slot, slots_of
+from weft.draw.view import View
+from weft.draw.window import Panel
+from weft.errors import InputError
+from weft.ir.program import Program
+from weft.timeline import Timeline
+
+ROWS = {"compute": "Computation", "comm": "Communication", "copy": "Offload"}
+
+
+@dataclass(frozen=True)
+class Compared:
+    """Both timelines of a program, and a device of it."""
+
+    predicted: Timeline
+    measured: Timeline
+    device: int
+
+    def __post_init__(self) -> None:
+        if self.predicted.program.digest != self.measured.program.digest:
+            raise InputError(
+                f"what was predicted and what was measured are two programs:"
+                f" {self.predicted.program.name} and {self.measured.program.name}"
+            )
+
+    @property
+    def program(self) -> Program:
+        return self.measured.program
+
+    @property
+    def timelines(self) -> dict[str, Timeline]:
+        """By name, from top to bottom."""
+        return {"predicted": self.predicted, "measured": self.measured}
+
+    @property
+    def words(self) -> str:
+        """What is shown."""
+        return f"slots of device {self.device}, predicted and measured on one time scale"
+
+    @cached_property
+    def slots(self) -> list[Slot]:
+        return slots_of(self.program, self.device)
+
+    @property
+    def bands(self) -> list[Band]:
+        """The rows of the device, with the names that they have in Kimi K2's figure."""
+        own = [band for band in streams(self.program) if band.device == self.device]
+        return [band._replace(label=ROWS[band.label.split()[1]]) for band in own]
+
+    def view(self, view: View) -> View:
+        """The same view of this device alone."""
+        return replace(view, bands_of=streams, only=(self.device,), window=None, phases=None)
+
+    @cached_property
+    def unit(self) -> Unit:
+        """Of the times of slots."""
+        return fitting(max(map(self.length, self.slots)), SECONDS)
+
+    def panel(self, slot: Slot, name: str) -> Panel:
+        """A slot of one of the timelines, with its length in words."""
+        window = slot.window(self.timelines[name])
+        return Panel(f"{name}: {self.unit.amount(window.length)}", window)
+
+    def length(self, slot: Slot) -> float:
+        """Seconds of a slot, in the timeline in which it takes longer."""
+        return max(slot.window(timeline).length for timeline in self.timelines.values())

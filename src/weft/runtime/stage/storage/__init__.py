@@ -1,0 +1,1 @@
+"""Storage: what is kept of the tensors that autograd saves in a forward."""

@@ -1,0 +1,101 @@
+"""Marked modules at work: what they save of their inputs, and running them again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+from torch.utils.checkpoint import checkpoint
+
+from weft.runtime.device.shards import local
+from weft.runtime.stage.storage.marks import Mark, MarkedModule, is_rounded, marked
+from weft.runtime.stage.storage.tiles import Tiles
+from weft.runtime.stage.swap import Slots
+
+
+class Marked:
+    """The marked modules of a stage: a policy for what autograd saves while they run."""
+
+    def __init__(self, stage: nn.Module) -> None:
+        self._inputs: list[set[int]] = []  # memory of the inputs of modules that run
+        found = marked(stage)
+        self._is_rounding = any(Mark.FP8 in one.mark for one in found)
+        for one in found:
+            one.module.forward = partial(_forward, self, one, one.module.forward)
+
+    def __bool__(self) -> bool:
+        return self._is_rounding
+
+    def __deepcopy__(self, memo: dict[int, object]) -> Marked:
+        return self  # of no use to a copy of the stage, which has its own
+
+    def store(self, tensor: Tensor) -> Tiles | None:
+        """An input of a module that stores in FP8, in tiles."""
+        is_input = any(_place(tensor) in places for places in self._inputs)
+        return Tiles(tensor) if is_input and is_rounded(tensor) else None
+
+    def check(self) -> None:
+        """Any backward will do."""
+
+    def run(
+        self, one: MarkedModule, forward: Callable[..., Any], args: Any, kwargs: dict[str, Any]
+    ) -> Any:
+        """A marked module's forward."""
+        leaves = pytree.tree_leaves((args, kwargs))
+        is_rounding = Mark.FP8 in one.mark
+        self._inputs.append({*map(_place, filter(_is_tensor, leaves))} if is_rounding else set())
+        try:
+            if Mark.AGAIN not in one.mark:
+                return forward(*args, **kwargs)
+            call = _repeatable(one.module, forward)
+            return checkpoint(call, *args, use_reentrant=False, **kwargs)
+        finally:
+            self._inputs.pop()
+
+
+def _repeatable(module: nn.Module, forward: Callable[..., Any]) -> Callable[..., Any]:
+    """A forward that changes its module the first time alone, and finds the buffers of then."""
+    before = {name: buffer.clone() for name, buffer in module.named_buffers()}
+    is_first = True
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        nonlocal is_first
+        if is_first or not before:
+            is_first = False
+            return forward(*args, **kwargs)
+        again = {name: buffer.clone() for name, buffer in before.items()}
+        with Slots(module).holding(again):
+            return forward(*args, **kwargs)
+
+    return call
+
+
+def unmarked(stage: nn.Module) -> None:
+    """Let marked modules run as they did before another stage was made of them."""
+    for module in stage.modules():
+        own = vars(module).get("forward")
+        if isinstance(own, partial) and own.func is _forward:
+            del module.forward
+            inner = own.args[2]
+            if getattr(inner, "__func__", None) is not type(module).forward:
+                module.forward = inner
+
+
+def _forward(
+    within: Marked, one: MarkedModule, forward: Callable[..., Any], /, *args: Any, **kwargs: Any
+) -> Any:
+    if not torch.is_grad_enabled():
+        return forward(*args, **kwargs)
+    return within.run(one, forward, args, kwargs)
+
+
+def _is_tensor(value: object) -> bool:
+    return isinstance(value, Tensor) and value.layout is torch.strided
+
+
+def _place(tensor: Tensor) -> int:
+    return local(tensor).untyped_storage().data_ptr()

@@ -10,7 +10,7 @@ from weft.draw.size import FREE, Size
 
 @dataclass(frozen=True, slots=True)
 class Theme:
-    """The colours of all that is no action."""
+    """The colours of everything that is not an action."""
 
     paper: Colour
     text: Colour

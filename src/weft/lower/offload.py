@@ -33,40 +33,29 @@ from typing import Literal, NamedTuple, TypeAlias
 import numpy as np
 
 from weft.cost import Cost
-from weft.cost.parts import sharing
 from weft.errors import InputError
 from weft.ir.actions import Action, Index
 from weft.ir.earliest import earliest
 from weft.ir.kinds import Kind, Stream
 from weft.ir.lanes import Lane
 from weft.ir.program import Content, Program
-from weft.ir.tables import Groups
-from weft.ir.values import Value
 from weft.lower.periods import period_of, released, without_epilogue
+from weft.lower.saved_states import (
+    State,
+    far,
+    fitting,
+    leaves_by_segment,
+    longest,
+    states_of,
+    within,
+)
 from weft.timeline import Timeline
 
 Amount: TypeAlias = Literal["none", "auto", "all"] | float
 
 AMOUNTS = ("none", "auto", "all")
-LEAST_DISTANCE = 2  # slots from the forward to the backward
-_IN_SLOTS = (Kind.F, Kind.B, Kind.I, Kind.R)
 _LEAST_IN_BODY = 4  # microbatches, of which a fraction can leave
 _SPARE = 9  # bodies of a long run beyond those of the program's steps
-
-
-class _State(NamedTuple):
-    """Saved state of a forward: when it is there, when it is needed again, how long it copies."""
-
-    forward: int
-    backward: int
-    ready: float
-    needed: float
-    copy: float
-    size: float
-
-    @property
-    def life(self) -> float:
-        return self.needed - self.ready
 
 
 def offload(
@@ -123,177 +112,28 @@ class _Wanted(NamedTuple):
     stages: frozenset[int]
     most: float
 
-    def of(self, timeline: Timeline, device: int) -> list[_State]:
+    def of(self, timeline: Timeline, device: int) -> list[State]:
         """The states of a device that go."""
         stage = timeline.program.actions.stage
-        every = _states(timeline, device)
+        every = states_of(timeline, device)
         states = [one for one in every if int(stage[one.forward]) in self.stages]
-        far = _far(timeline.program, states)
+        distant = far(timeline.program, states)
         match self.amount:
             case "none":
                 found = []
             case "auto":
-                found = _fitting(far)
+                found = fitting(distant)
             case "all":
-                found = far
+                found = distant
             case share:
-                found = _longest(far, float(share) * sum(state.size for state in states))
-        return _within(found, self.most)
-
-
-def _states(timeline: Timeline, device: int) -> list[_State]:
-    """Every saved state of a device, with whoever reads it first."""
-    program = timeline.program
-    forwards, readers = _of_segments(program) if _is_by_segment(program) else _of_stages(program)
-    order = np.argsort(timeline.start[readers], kind="stable")
-    order = order[program.device_of[forwards[order]] == device]
-    first: dict[int, int] = {}
-    for forward, reader in zip(forwards[order].tolist(), readers[order].tolist(), strict=True):
-        first.setdefault(forward, reader)
-    sizes, host = timeline.cost.kept(program), timeline.cost.network.host
-    if not _is_by_segment(program):
-        sizes = sizes * sharing(program.actions, program.stages)
-    return [
-        _State(
-            forward,
-            backward,
-            float(timeline.end[forward]),
-            float(timeline.start[backward]),
-            host.seconds(float(sizes[forward])),
-            float(sizes[forward]),
-        )
-        for forward, backward in sorted(first.items())
-    ]
-
-
-def _is_by_segment(program: Program) -> bool:
-    """Whether every segment of a program computes in its turn, and can leave by itself."""
-    actions = program.actions
-    is_beside = any(lane.stream is Stream.EXPERTS for lane in program.lanes)
-    is_plain = not (actions.kind == Kind.R).any() and bool((actions.span == 1).all())
-    return bool((actions.segment >= 0).any()) and is_plain and not is_beside
-
-
-def _of_stages(program: Program) -> tuple[Index, Index]:
-    """Forwards, and those who read what they save."""
-    needs = program.dependencies
-    forwards = program.actions.kind[needs.producer] == Kind.F
-    rows = np.flatnonzero((needs.value == Value.SAVED) & forwards)
-    return needs.producer[rows], needs.consumer[rows]
-
-
-def _of_segments(program: Program) -> tuple[Index, Index]:
-    """Forwards of segments (or of stages that are whole), and the backwards of the same."""
-    actions = program.actions
-    columns = np.stack([actions.stage, actions.microbatch, actions.segment])
-    _, cell = np.unique(columns, axis=1, return_inverse=True)
-    cell = cell.reshape(-1)
-    forwards = np.flatnonzero(actions.kind == Kind.F)
-    backwards = np.flatnonzero(np.isin(actions.kind, (Kind.B, Kind.I)))
-    readers, read = Groups(forwards, cell[forwards]).join(backwards, cell[backwards])
-    return read, readers
-
-
-def _far(program: Program, states: list[_State]) -> list[_State]:
-    """What is not read in the very next slot; of a segment, that is the next of its whole stage."""
-    if _is_by_segment(program):
-        return [state for state in states if _is_between_others(program, state)]
-    return [state for state in states if _distance(program, state) >= LEAST_DISTANCE]
-
-
-def _distance(program: Program, state: _State) -> int:
-    """Slots from a forward to whoever reads its state, on the reader's lane; weight gradients fill
-    no slot of their own.
-    """
-    actions, lane = program.actions, program.lane_of[state.backward]
-    forward = state.forward
-    if program.lane_of[forward] != lane:  # a recomputation begins with another segment
-        one = actions[forward]
-        alike = (actions.kind == Kind.F) & (actions.stage == one.stage) & (program.lane_of == lane)
-        forward = int(np.flatnonzero(alike & (actions.microbatch == one.microbatch))[-1])
-    between = np.arange(forward + 1, state.backward + 1)
-    is_slot = (actions.joined[between] == 0) & np.isin(actions.kind[between], _IN_SLOTS)
-    return int(is_slot.sum())
-
-
-def _is_between_others(program: Program, state: _State) -> bool:
-    """Whether anything else is computed between a segment and its backward than their own stage."""
-    actions, between = program.actions, slice(state.forward + 1, state.backward)
-    own = actions[state.forward]
-    is_other = (actions.stage[between] != own.stage) | (
-        actions.microbatch[between] != own.microbatch
-    )
-    return bool((is_other & np.isin(actions.kind[between], _IN_SLOTS)).any())
-
-
-def _fitting(states: list[_State]) -> list[_State]:
-    """As many as have time for both copies, one after the other each way."""
-    states = list(states)
-    while True:
-        away = _ends_away(states)
-        home = _starts_home(states)
-        late = [s for s in states if away[s.forward] > home[s.forward] + 1e-12]
-        if not late:
-            return states
-        states.remove(min(late, key=lambda state: state.life))
-
-
-def _ends_away(states: list[_State]) -> dict[int, float]:
-    """When each has left, first in, first out."""
-    ends: dict[int, float] = {}
-    clock = -np.inf
-    for state in sorted(states, key=lambda state: (state.ready, state.forward)):
-        clock = max(clock, state.ready) + state.copy
-        ends[state.forward] = clock
-    return ends
-
-
-def _starts_home(states: list[_State]) -> dict[int, float]:
-    """When each must start back at the latest."""
-    starts: dict[int, float] = {}
-    clock = np.inf
-    for state in sorted(states, key=lambda state: (-state.needed, -state.backward)):
-        clock = min(clock, state.needed) - state.copy
-        starts[state.forward] = clock
-    return starts
-
-
-def _longest(states: list[_State], most: float) -> list[_State]:
-    """What lives longest, up to these bytes in all."""
-    found: list[_State] = []
-    left = most * (1 + 1e-9)  # as fractions are rounded
-    for state in sorted(states, key=lambda state: (-state.life, state.forward)):
-        if state.size <= left:
-            left -= state.size
-            found.append(state)
-    return found
-
-
-def _within(states: list[_State], most: float) -> list[_State]:
-    """What lives longest, as long as all that is away at once is no more than the bytes given."""
-    if np.isinf(most):
-        return states
-    kept: list[_State] = []
-    for state in sorted(states, key=lambda state: -state.life):
-        if _most_at_once([*kept, state]) <= most:
-            kept.append(state)
-    return kept
-
-
-def _most_at_once(states: list[_State]) -> float:
-    events = [(state.needed, -state.size) for state in states]
-    events += [(state.ready, state.size) for state in states]
-    level = most = 0.0
-    for _, change in sorted(events):
-        level += change
-        most = max(most, level)
-    return most
+                found = longest(distant, float(share) * sum(state.size for state in states))
+        return within(found, self.most)
 
 
 # programs that repeat
 
 
-def _alike_in_every_body(timeline: Timeline, wanted: _Wanted) -> dict[int, list[_State]]:
+def _alike_in_every_body(timeline: Timeline, wanted: _Wanted) -> dict[int, list[State]]:
     """States of a program that repeats: those that go in every body, once a long run has settled.
 
     Of a fraction, what lives longest in a body.
@@ -304,22 +144,22 @@ def _alike_in_every_body(timeline: Timeline, wanted: _Wanted) -> dict[int, list[
     body = max(1, period.microbatches)
     settled = int(long.program.actions.microbatch.max()) // 2 // body * body
     is_wanted = wanted if isinstance(wanted.amount, str) else wanted._replace(amount="all")
-    chosen: dict[int, list[_State]] = {}
+    chosen: dict[int, list[State]] = {}
     for device in range(program.devices):
         going = {state.forward for state in is_wanted.of(long, device)}
         microbatch = long.program.actions.microbatch
         shown = [
             state
-            for state in _states(long, device)
+            for state in states_of(long, device)
             if settled <= int(microbatch[state.forward]) < settled + body
         ]
         found = [state for state in shown if state.forward in going]
         if not isinstance(wanted.amount, str):
-            found = _longest(found, wanted.amount * sum(state.size for state in shown))
+            found = longest(found, wanted.amount * sum(state.size for state in shown))
         keys = {_key(long.program, state.forward, body) for state in found}
         chosen[device] = [
             state
-            for state in _states(timeline, device)
+            for state in states_of(timeline, device)
             if _key(program, state.forward, body) in keys
         ]
     return chosen
@@ -362,7 +202,7 @@ def _timed(program: Program, cost: Cost) -> Timeline:
 # adding
 
 
-def _added(program: Program, chosen: dict[int, list[_State]]) -> Program:
+def _added(program: Program, chosen: dict[int, list[State]]) -> Program:
     """The program with lanes of copies, each of which repeats as what it stands beside."""
     lanes: dict[Lane, Content] = dict(program.contents())
     sources: list[Index] = [*np.split(np.arange(len(program)), program.bounds[1:-1])]
@@ -379,9 +219,9 @@ def _added(program: Program, chosen: dict[int, list[_State]]) -> Program:
     return program.with_lanes(lanes, period=period)
 
 
-def _copies(program: Program, states: list[_State], kind: Kind) -> list[Action]:
+def _copies(program: Program, states: list[State], kind: Kind) -> list[Action]:
     found = [program.actions[s.forward]._replace(kind=kind, version=None) for s in states]
-    return found if _is_by_segment(program) else [one._replace(segment=None) for one in found]
+    return found if leaves_by_segment(program) else [one._replace(segment=None) for one in found]
 
 
 # what a run that is fed step by step asks

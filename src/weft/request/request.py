@@ -49,7 +49,7 @@ class Request:
 
     @cached_property
     def schedule(self) -> Schedule:
-        """The schedule of a name that is no file's."""
+        """The schedule of a name that is not that of a file."""
         try:
             return REGISTRY[self.name]
         except UnknownSchedule as error:

@@ -63,7 +63,7 @@ class ModuleTracer(fx.Tracer):
     def create_args_for_root(
         self, root_fn: Callable[..., Any], is_module: bool, concrete_args: Any = None
     ) -> tuple[Any, list[Any]]:
-        """Every input by name; what is no tensor as it is."""
+        """Every input by name; what is not a tensor, as it is."""
 
         def call(root: nn.Module) -> Any:
             traced = {

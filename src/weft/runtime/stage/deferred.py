@@ -29,7 +29,7 @@ WeightGradients: TypeAlias = Sequence[Tensor | None]
 class Divided(Protocol):
     """A layer of one input and one output that knows the two halves of its backward.
 
-    What else its forward gets, which is no tensor, both get as well.
+    What else its forward gets, which is not a tensor, both get as well.
     """
 
     def input_grad(self, value: Tensor, gradient: Tensor, *others: Any) -> Tensor:
@@ -274,7 +274,7 @@ def _forward(layer: Layer, recorder: Recorder, /, *args: Any, **kwargs: Any) -> 
 
 
 def _has_one_input(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
-    """Whether a layer gets one tensor, and what else it gets is no tensor and has no name."""
+    """Whether a layer gets one tensor, and what else it gets is not a tensor and has no name."""
     is_named = len(kwargs) > (not args)
     return len(args) + len(kwargs) > 0 and not is_named and not any(map(_has_tensor, args[1:]))
 

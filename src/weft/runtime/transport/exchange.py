@@ -80,15 +80,7 @@ def connected(mesh: Mesh, make: Callable[[Store], Made]) -> Made:
     """What is made with such a store on all ranks; a rank that dies meanwhile is named."""
     news: queue.Queue[Callable[[], Made | None]] = queue.Queue()
     store = Gathered(lambda: news.put(lambda: _answered(store, mesh)))
-
-    def work() -> None:
-        try:
-            made = make(store)
-            news.put(lambda: made)
-        except Exception as error:
-            news.put(partial(_raised, error))
-
-    Thread(target=work, daemon=True).start()
+    _start(make, store, news)
     began, others = time.monotonic(), others_of(mesh)
     while True:
         try:
@@ -104,15 +96,7 @@ def connected_in_turn(mesh: Mesh, make: Callable[[Store], Made]) -> Made:
     """The same where ranks have more or less to make: each answers until all of them are done."""
     news: queue.Queue[Callable[[], Made] | None] = queue.Queue()
     store = Gathered(lambda: news.put(None))
-
-    def work() -> None:
-        try:
-            made = make(store)
-            news.put(lambda: made)
-        except Exception as error:
-            news.put(partial(_raised, error))
-
-    Thread(target=work, daemon=True).start()
+    _start(make, store, news)
     began, others, is_over, found = time.monotonic(), others_of(mesh), False, None
     while not is_over:
         try:
@@ -124,6 +108,19 @@ def connected_in_turn(mesh: Mesh, make: Callable[[Store], Made]) -> Made:
         is_over = store.answer(mesh, is_done=found is not None)
     assert made is not None
     return made
+
+
+def _start(make: Callable[[Store], Made], store: Store, news: queue.Queue[Any]) -> None:
+    """Make something on a thread; what gives it, or raises what went wrong, is put into a queue."""
+
+    def work() -> None:
+        try:
+            made = make(store)
+            news.put(lambda: made)
+        except Exception as error:
+            news.put(partial(_raised, error))
+
+    Thread(target=work, daemon=True).start()
 
 
 def others_of(mesh: Mesh) -> list[int]:

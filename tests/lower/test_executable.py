@@ -142,6 +142,13 @@ def test_what_ranks_walk_is_valid_ends_and_comes_back_from_text(
     assert not (program.actions.kind == Kind.FREE).any()
 
 
+def test_an_update_waits_for_its_norm_also_in_a_run_of_one_step() -> None:
+    plain = REGISTRY["wpipe"](devices=1, microbatches=1, updates=1)
+    program = executable(plain, norms=[[0, 1]])
+    check(program)
+    assert to_text(program).splitlines()[-1].endswith("0B0@0 1U@0 0U@0")
+
+
 @settings(deadline=None, max_examples=40)
 @given(case=shapes(), latency=st.sampled_from([0.0, 0.25]))
 def test_without_ties_and_norms_a_step_takes_as_long_as_its_passes_say(

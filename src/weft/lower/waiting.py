@@ -37,7 +37,7 @@ def in_time(program: Program, *, is_sharded: bool = False) -> Program:
     A program that repeats does so again, after a prologue that may be longer by some bodies; a
     run too short for that is made longer by as many.
     """
-    names_versions = bool((program.actions.version[program.actions.kind <= Kind.R] > 0).any())
+    names_versions = bool((program.actions.version[program.actions.kind <= Kind.R] >= 0).any())
     if not names_versions or not is_shared_update(program).any():
         return program
     if program.period is None:

@@ -18,10 +18,7 @@ from torch import nn
 
 import weft
 from weft.draw import plain
-from weft.ir.actions import Action
-from weft.ir.kinds import Kind
-from weft.ir.placement import Placement
-from weft.ir.program import Program
+from weft.ir import Action, Kind, Placement, Program
 from weft.schedules import Shape, one_f_one_b
 from weft.simulate import simulate
 from weft.verify import check

@@ -37,7 +37,7 @@ ALLOWED = ("PipeDream-flush", "--lag")
 
 DOCUMENTS = [
     ROOT / "README.md",
-    *sorted((ROOT / "docs").glob("*.md")),
+    *sorted((ROOT / "docs").rglob("*.md")),
 ]
 
 

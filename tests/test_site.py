@@ -14,6 +14,7 @@ from mkdocs.commands.build import build
 from mkdocs.config import load_config
 
 from docs.build import COMMAND, filled, gallery, is_picture, picture, picture_path
+from docs.entries import pages
 from tests.cli.running import weft, weft_json
 from weft.cli import COMMANDS
 from weft.schedules import REGISTRY, Schedule, Shape
@@ -58,6 +59,16 @@ def test_every_picture_and_link_is_there(site: Path) -> None:
         for target in re.findall(r'(?:src|href)="([^"#?]+)', page.read_text()):
             if not re.match(r"\w+:", target):
                 assert (page.parent / unescape(target)).exists(), f"{page.name}: {target}"
+
+
+def test_the_reference_has_an_entry_for_every_public_name(site: Path) -> None:
+    index = (site / "reference" / "index.html").read_text()
+    for page in pages():
+        built = (site / "reference" / f"{page.package}.html").read_text()
+        for name in page.names:
+            anchor = name.strip("_")
+            assert f'<h2 id="{anchor}"><code>{name}</code></h2>' in built
+            assert f'"{page.package}.html#{anchor}"' in index
 
 
 def test_no_command_is_left_in_a_page(site: Path) -> None:

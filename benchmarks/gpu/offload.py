@@ -3,58 +3,123 @@
     python benchmarks/gpu/offload.py [--hidden 2048 4096 6144] [--json FILE]
     python benchmarks/gpu/offload.py --device cpu --quick
 
-1f1b on four devices with 16 microbatches of 1 x 4096, a GPT block in bfloat16 on each, no update.
+1f1b on four devices with 16 microbatches of 1 x 4096, GPT blocks in bfloat16, no update. Each
+contender runs alone, the first of them once more at the end, so that a drift would show:
 
 none         everything stays on the device
-all          `Pipeline(offload="all")`
-save_on_cpu  torch.autograd.graph.save_on_cpu(pin_memory=True) around each stage
+all          `Pipeline(offload="all", cost=...)`, with times and bytes that were measured before
+lean         the same, with norms and activation functions recomputed (`weft.recomputed`)
+save_on_cpu  torch.autograd.graph.save_on_cpu(pin_memory=True) around the stage: one step, since it
+             takes several times as long
 
-alone  all devices in one process, which has the whole GPU and its link to the host
+alone  the first device has the whole GPU and its link to the host; on the others nothing but time
+       passes, as much as on the first
 ranks  a process for each device, with a part of the GPU by MPS, which share the link
+
+Memory is that of the first device: the peak of a step over what is there between two of them.
 """
 
 from __future__ import annotations
 
 import argparse
 import gc
+import time
+from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
-from borrowed import (
-    Contender,
-    Row,
-    Turn,
-    Watch,
-    finished,
-    median,
-    reported,
-    rounds,
-    step_seconds,
-    timed,
-)
-from common import Setting, here, measured, parsed, settings, work_of
+from borrowed import Contender, Row, Watch, finished, median, meet, reported, timed
+from common import DTYPES, Setting, heads_of, here, measured, parsed, settings
+from slot import cycles_per_second
 from torch import Tensor, nn
 from torch.autograd.graph import save_on_cpu
 
 import weft
+from weft.cost import Cost, Link, Memory, Network, Times
+from weft.errors import WeftError
 from weft.ir.kinds import Kind
 from weft.ir.program import Program
+from weft.models.gpt import Attention, Block
 
-CONTENDERS = ("none", "all", "save_on_cpu")
-SETTLING = 3  # steps before the peak of memory
+TURNS = ("none", "all", "lean", "save_on_cpu", "none again")
+SETTLING = 2  # steps before the peak of memory
+TRIES = 3
 GB = 1e9
 COLUMNS = (
     "where",
     "none ms",
-    "all / none",
-    "save_on_cpu / none",
-    "moved %",
+    "a forward",
+    *(f"{name} / none" for name in TURNS[1:]),
     "kept, none GB",
-    "all GB",
-    "save_on_cpu GB",
-    "gone %",
+    *(f"{name} GB" for name in TURNS[1:4]),
+    *(f"gone, {name} %" for name in TURNS[1:4]),
 )
+
+
+# stages: every half of a block is a layer that leaves by itself
+
+
+class Attending(nn.Module):
+    """The first half of a block."""
+
+    def __init__(self, hidden: int) -> None:
+        super().__init__()
+        self.norm, self.attention = nn.LayerNorm(hidden), Attention(hidden, heads_of(hidden))
+
+    def forward(self, value: Tensor) -> Tensor:
+        attended: Tensor = value + self.attention(self.norm(value))
+        return attended
+
+
+class Perceiving(nn.Module):
+    """The other half."""
+
+    def __init__(self, hidden: int) -> None:
+        super().__init__()
+        self.perceptron = Block(hidden, heads_of(hidden), 0.0).perceptron
+
+    def forward(self, value: Tensor) -> Tensor:
+        out: Tensor = value + self.perceptron(value)
+        return out
+
+
+class Passing(nn.Module):
+    """A stage in which nothing but time passes."""
+
+    def __init__(self, forward: float, backward: float, device: torch.device) -> None:
+        super().__init__()
+        self._seconds, self._device = (forward, backward), device
+
+    def forward(self, value: Tensor) -> Any:
+        return _Passed.apply(value, *self._seconds, self._device)  # type: ignore[no-untyped-call]
+
+
+class _Passed(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        context: Any, value: Tensor, forward: float, backward: float, device: torch.device
+    ) -> Tensor:
+        context.backward_seconds, context.device = backward, device
+        pass_time(forward, device)
+        return value.view_as(value)
+
+    @staticmethod
+    def backward(context: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        pass_time(context.backward_seconds, context.device)
+        return gradients[0], None, None, None
+
+
+def pass_time(seconds: float, device: torch.device) -> None:
+    if device.type == "cpu":
+        time.sleep(seconds)
+    else:
+        torch.cuda._sleep(int(seconds * CYCLES[0]))
+
+
+CYCLES = [0.0]  # of a second; a GPU is asked once
 
 
 class OnHost(nn.Module):
@@ -69,8 +134,23 @@ class OnHost(nn.Module):
             return self.stage(value)
 
 
-class OneProcess(Setting):
-    """A row whose devices are all in one process."""
+def stage_of(setting: Setting, arguments: argparse.Namespace, name: str) -> nn.Module:
+    halves = [
+        half(setting.hidden) for _ in range(setting.layers) for half in (Attending, Perceiving)
+    ]
+    stage = nn.Sequential(*halves).to(DTYPES[arguments.dtype])
+    if name == "lean":
+        for module in stage.modules():
+            if isinstance(module, nn.LayerNorm | nn.GELU):
+                weft.recomputed(module)
+    return OnHost(stage) if name == "save_on_cpu" else stage
+
+
+# in a rank
+
+
+class Alone(Setting):
+    """A row whose first device has a GPU to itself."""
 
     @property
     def ranks(self) -> int:
@@ -81,39 +161,123 @@ class OneProcess(Setting):
         return Setting(*self).refusal
 
 
-# in a rank
-
-
 def job(setting: Setting, arguments: argparse.Namespace, tell: Watch) -> dict[str, Any]:
-    """Steps of all contenders in turn, the most memory of each, and what was moved."""
-    whole = Setting(*setting)
-    work, program = work_of(whole, arguments), whole.program
-    memory: dict[str, Any] = {}
-    turns: dict[str, Turn] = {}
-    for name in CONTENDERS:
+    """Steps and the most memory of every contender, one after the other."""
+    whole, device = Setting(*setting), here(arguments)
+    if device.type == "cuda":
+        CYCLES[0] = cycles_per_second()
+    form = (whole.microbatches * whole.sizes.rows, whole.sizes.context, whole.hidden)
+    torch.manual_seed(0)
+    batch, target = (torch.randn(form, device=device).to(DTYPES[arguments.dtype]) for _ in range(2))
+    found: dict[str, Any] = {}
+    costs = {}
+    for name in ("none", "lean"):
+        given = batch.chunk(whole.microbatches)[0]
+        with device:
+            stage = stage_of(whole, arguments, name)
+        costs[name] = cost_of(stage, given, whole.program, dropped=name == "lean")
+        del stage
+    for name in arguments.turns:
         gc.collect()
-        before = allocated(arguments)
-        stages: list[nn.Module] = [work.stage(stage) for stage in range(program.stages)]
+        if device.type == "cuda":
+            torch.cuda.empty_cache()
+        cost = costs["lean" if name == "lean" else "none"]
+        with suppress(RuntimeError, WeftError):  # the others go on; its columns stay empty
+            found[name] = contender_of(setting, arguments, name, cost, (batch, target))
+        tell()
+    found["times"] = {
+        name: (one.times.forward[0], one.memory.saved[0]) for name, one in costs.items()
+    }
+    return found
+
+
+def contender_of(
+    setting: Setting,
+    arguments: argparse.Namespace,
+    name: str,
+    cost: Cost,
+    data: tuple[Tensor, Tensor],
+) -> dict[str, Any]:
+    whole, device = Setting(*setting), here(arguments)
+    program = whole.program
+    real = partial(stage_of, whole, arguments, name.removesuffix(" again"))
+    forward, backward = cost.times.forward[0], 2 * cost.times.input_grad[0]
+    passing = partial(Passing, forward, backward, device)
+    is_alone = isinstance(setting, Alone)
+    stages: Sequence[Any] = [
+        passing if is_alone and stage else real for stage in range(program.stages)
+    ]
+    with device:  # where functions make their weights
         pipeline = weft.Pipeline(
-            [OnHost(stage) for stage in stages] if name == "save_on_cpu" else stages,
+            [make() for make in stages] if is_alone else stages,
             program,
-            loss=work.loss,
+            loss=nn.functional.mse_loss,
             nonfinite="ignore",  # which waits for no loss
             transport=setting.transport,  # type: ignore[arg-type]
-            offload="all" if name == "all" else "none",
+            offload="all" if name in ("all", "lean") else "none",
+            cost=cost,
         )
-        step = partial(pipeline.step, work.batch, work.target, update=False)
-        contender = Contender(finished(step, here(arguments)), pipeline.modules)
-        for _ in range(SETTLING):
-            contender.step()
-        memory[name] = {"idle": allocated(arguments) - before}
-        memory[name]["share"] = offloaded(pipeline.program)
-        if arguments.device == "cuda":
+    with pipeline:
+        step = partial(pipeline.step, *data, update=False)
+        contender = Contender(finished(step, device), pipeline.modules)
+        once = name == "save_on_cpu"
+        for _ in range(1 if once else SETTLING):
+            timed(contender)
+        idle = allocated(arguments)
+        if device.type == "cuda":
             torch.cuda.reset_peak_memory_stats()
-        contender.step()
-        memory[name]["peak"] = most(arguments) - before
-        turns[name] = partial(timed, contender)
-    return {"memory": memory} | rounds(turns, arguments.steps, tell)
+        clocks = [timed(contender)]
+        found: dict[str, Any] = {"kept": most(arguments) - idle}
+        clocks += [timed(contender) for _ in range(0 if once else arguments.steps)]
+        found |= {"clocks": clocks, "share": offloaded(pipeline.program)}
+    return found
+
+
+def cost_of(stage: nn.Module, given: Tensor, program: Program, *, dropped: bool) -> Cost:
+    """Seconds and bytes of a stage, all ranks at work; how fast the link is, a pipeline finds.
+
+    Marks work in a pipeline alone: what recomputed modules return is `dropped` by counting it.
+    """
+    returned: list[int] = []
+    hooks = [
+        module.register_forward_hook(lambda module, given, out: returned.append(out.nbytes))
+        for module in stage.modules()
+        if dropped and isinstance(module, nn.LayerNorm | nn.GELU)
+    ]
+    best = [float("inf")] * 2
+    saved = 0
+    for _ in range(1 + TRIES):
+        meet()
+        value = given.detach().requires_grad_()
+        before = torch.cuda.memory_allocated() if given.is_cuda else 0
+        start = _now(given)
+        out = stage(value)
+        middle = _now(given)
+        saved = torch.cuda.memory_allocated() - before - sum(returned) if given.is_cuda else 1 << 20
+        returned.clear()
+        out.backward(given)
+        ends = _now(given)
+        best = [min(best[0], middle - start), min(best[1], ends - middle)]
+        for weight in stage.parameters():
+            weight.grad = None
+    for hook in hooks:
+        hook.remove()
+    forward, backward = best
+    stages = program.stages
+    times = dict.fromkeys(("input_grad", "weight_grad"), (backward / 2,) * stages)
+    nothing = dict.fromkeys(("update", "reduce"), (0.0,) * stages)
+    none = dict.fromkeys(("weights", "gradients", "optimizer", "inputs"), (0.0,) * stages)
+    return Cost(
+        times=Times(forward=(forward,) * stages, recompute=(forward,) * stages, **times, **nothing),
+        memory=Memory(saved=(float(saved),) * stages, **none),
+        network=Network(message=0.0, host=Link()),
+    )
+
+
+def _now(given: Tensor) -> float:
+    if given.is_cuda:
+        torch.cuda.synchronize()
+    return time.monotonic()
 
 
 def offloaded(program: Program) -> float:
@@ -134,33 +298,42 @@ def most(arguments: argparse.Namespace) -> int:
 
 
 def row(arguments: argparse.Namespace, setting: Setting, watch: Watch) -> Row:
-    alone = isinstance(setting, OneProcess)
+    alone = isinstance(setting, Alone)
     given = argparse.Namespace(**vars(arguments) | ({"share": 0} if alone else {}))
     by_rank = measured(job, setting, given, watch)
-    none, moved, torchs = (step_seconds(by_rank, name) for name in CONTENDERS)
-    first = by_rank[0]["memory"]
-    kept = {name: first[name]["peak"] - first[name]["idle"] for name in CONTENDERS}
-    gone = 1 - kept["all"] / kept["none"] if kept["none"] else 0.0
-    ratios = [median(one / none) for one in (moved, torchs)]
+    names = [name for name in arguments.turns if name in by_rank[0]]
+    seconds = {name: steps_of(by_rank, name) for name in names}
+    kept = {name: by_rank[0][name]["kept"] for name in names}
+    none = median(seconds["none"]).value
+    ratios = {name: median(seconds[name]).value / none for name in names[1:]}
+    gone = {name: 1 - kept[name] / kept["none"] if kept["none"] else 0.0 for name in names[1:]}
+    forward, saved = by_rank[0]["times"]["none"]
     cells = [
-        "all in one process" if alone else "a rank each",
-        median(none).shown(1e3, 1),
-        *(ratio.shown(digits=3) for ratio in ratios),
-        f"{100 * first['all']['share']:.0f}",
-        *(f"{kept[name] / GB:.2f}" for name in CONTENDERS),
-        f"{100 * gone:.0f}",
+        "alone" if alone else "a rank each",
+        median(seconds["none"]).shown(1e3, 1),
+        f"{forward * 1e3:.1f} ms, {saved / GB:.2f} GB",
+        *(f"{ratios[name]:.3f}" if name in ratios else "" for name in TURNS[1:]),
+        *(f"{kept[name] / GB:.2f}" if name in kept else "" for name in TURNS[:4]),
+        *(f"{100 * gone[name]:.0f}" if name in gone else "" for name in TURNS[1:4]),
     ]
-    facts = {"offloaded": first["all"]["share"], "kept": kept, "gone": gone}
-    facts |= dict(zip(("all / none", "save_on_cpu / none"), ratios, strict=True))
-    samples = dict(zip(CONTENDERS, (none.tolist(), moved.tolist(), torchs.tolist()), strict=True))
-    return Row(cells, facts | samples)
+    facts: dict[str, Any] = {"kept": kept, "gone": gone, "ratios": ratios}
+    facts["times"] = by_rank[0]["times"]
+    facts["seconds"] = {name: samples.tolist() for name, samples in seconds.items()}
+    return Row(cells, facts)
+
+
+def steps_of(by_rank: Sequence[dict[str, Any]], name: str) -> Any:
+    """From the first start to the last end over all ranks, of each step after the settling."""
+    times = np.array([found[name]["clocks"] for found in by_rank])
+    return times[:, :, 1].max(0) - times[:, :, 0].min(0)
 
 
 def rows(arguments: argparse.Namespace) -> list[Setting]:
-    """In one process for all sizes, on ranks for the largest."""
+    """Alone for all sizes, on ranks for the last."""
     ranks = settings(arguments)
-    alone = [OneProcess(*one._replace(transport="loopback")) for one in ranks]
-    return [*alone, ranks[-1]]
+    alone = [Alone(*one._replace(transport="loopback")) for one in ranks]
+    return [*(alone if "alone" in arguments.where else []),
+            *(ranks[-1:] if "ranks" in arguments.where else [])]  # fmt: skip
 
 
 if __name__ == "__main__":
@@ -168,10 +341,14 @@ if __name__ == "__main__":
         __doc__,
         schedules=("1f1b",),
         transports=["peer"],
-        hidden=[2048, 3072, 4096, 6144],
-        layers=[1],
+        hidden=[2048, 4096, 6144, 8192],
+        layers=[4],
         rows=1,
         context=4096,
-        steps=4,
+        steps=3,
+        extra={
+            "--where": {"nargs": "+", "default": ["alone", "ranks"]},
+            "--turns": {"nargs": "+", "default": [*TURNS]},
+        },
     )
     reported(asked, COLUMNS, rows(asked), partial(row, asked))

@@ -9,9 +9,11 @@ what a paper does not say is named as assumed where it is used.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import cache
 from typing import NamedTuple
 
 import numpy as np
+import steps
 
 from weft.cost import DEVICES as KNOWN
 from weft.cost import MODELS, Share, derive
@@ -209,6 +211,42 @@ def _sent(device: int, other: int, what: str, count: int, size: float) -> Sequen
     return (f"{device} to {other}", what, *cells)
 
 
+# whole steps, by the sizes of the model and the data sheet of its device
+
+
+def whole_megatron() -> Rows:
+    rows = [*steps.grown()]
+    (given,) = (row for row in rows if row.size == steps.CALIBRATED)
+    share = given.run.share()
+    for row in rows:
+        run = row.run
+        derived, found = (row.work / run.predicted(part) / run.gpus / 1e12 for part in (1.0, share))
+        error = "given" if row is given else off(found, row.rate)
+        shape = f"{run.devices} x {run.microbatches}"
+        rates = (f"{rate:.0f}" for rate in (derived, found, row.rate))
+        yield row.size, str(run.layout.tensor), shape, *rates, error
+
+
+def whole_megascale() -> Rows:
+    for batch, by_gpus in steps.MEGASCALE.items():
+        first = min(by_gpus)
+        shares = [steps.scaled(batch, first, system).share() for system in range(2)]
+        for gpus in by_gpus:
+            cells = [str(batch), str(gpus), f"{steps.scaled(batch, gpus, 0).predicted():.2f}"]
+            for system, share in enumerate(shares):
+                run = steps.scaled(batch, gpus, system)
+                found = run.predicted(share)
+                error = "given" if gpus == first else off(found, run.seconds)
+                cells += [f"{found:.2f}", f"{run.seconds:.2f}", error]
+            yield cells
+
+
+def whole_hopper() -> Rows:
+    for name, run in steps.HOPPER.items():
+        found = run.predicted()
+        yield name, f"{found:.2f}", f"{run.seconds:.2f}", off(found, run.seconds)
+
+
 # tables
 
 
@@ -230,13 +268,32 @@ TABLES: dict[str, tuple[Sequence[str], Callable[[], Rows]]] = {
         ),
         megascale,
     ),
+    "Whole steps, Megatron": (
+        ("model", "tensor", "D x N", "derived TFLOP/s", "predicted", "published", "error"),
+        whole_megatron,
+    ),
+    "Whole steps, MegaScale": (
+        (
+            *("batch", "GPUs", "derived s"),
+            *("Megatron s", "published", "error", "MegaScale s", "published", "error"),
+        ),
+        whole_megascale,
+    ),
+    "Whole steps, Hopper": (("run", "derived s", "published s", "error"), whole_hopper),
 }
+
+
+@cache
+def rows_of(name: str) -> tuple[Sequence[str], ...]:
+    """One of them without its head."""
+    _, rows = TABLES[name]
+    return tuple(rows())
 
 
 def table(name: str) -> str:
     """One of them in Markdown."""
-    head, rows = TABLES[name]
-    lines = [head, ["---"] * len(head), *rows()]
+    head, _ = TABLES[name]
+    lines = [head, ["---"] * len(head), *rows_of(name)]
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
 

@@ -16,6 +16,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+__all__ = [
+    "Disagreement",
+    "InputError",
+    "NonfiniteError",
+    "NotationError",
+    "ProgramError",
+    "RankError",
+    "SaveError",
+    "ShapeError",
+    "UnknownSchedule",
+    "WeftError",
+]
+
 
 class WeftError(Exception):
     """The root of everything Weft raises on purpose."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -15,12 +16,22 @@ from weft.timeline import Bubble, Timeline
 
 MOST_STEADY_ACTIONS = 2_000_000
 
+__all__ = ["Steady", "Step", "simulate", "steady"]
 
-def simulate(program: Program, cost: Cost | None = None) -> Timeline:
-    """When everything happens if each action starts as early as its order and inputs allow."""
+
+def simulate(
+    program: Program, cost: Cost | None = None, *, waits: Sequence[tuple[int, int]] = ()
+) -> Timeline:
+    """When everything happens if each action starts as early as its order and inputs allow.
+
+    Each of `waits` is two actions: the first waits for the end of the second besides.
+    """
     cost = cost or Share().cost(program)
     durations, gaps = cost.durations(program), cost.gaps(program)
     precedence = program.precedence(cost.delays(program)).with_gaps(gaps)
+    if waits:
+        later, sooner = program.slot_of[np.array(waits).T]
+        precedence = precedence.with_waits(later, sooner)
     starts = earliest(precedence, durations + gaps)
     if len(program.dependencies.missing.consumer) or not np.isfinite(starts).all():
         raise ProgramError([f"{program.name} never ends: `verify` names the action that waits"])

@@ -285,3 +285,25 @@ def test_in_a_comparison_what_does_not_fit_comes_last() -> None:
     ]
     assert rows[3]["makespan"] < rows[0]["makespan"]
     assert max(rows[3]["memory"]["peak"]) > 80e9
+
+
+def test_layouts_are_asked_for_by_flags() -> None:
+    words = ("simulate", "1f1b", "-d", "2", "-n", "8", "--model", "llama-3-8b", "--device", "h100")
+    layout = ("--tensor-parallel", "4", "--data-parallel", "2")
+    step = weft(*words, *layout, "--no-shard-optimizer", "--steps", "1").stdout
+    assert "on 16 devices" in step
+    assert "1 REDUCE, 1 UPDATE" in step
+    assert "left out" not in step
+    assert "1 GATHER" in weft(*words, *layout, "--shard-optimizer", "--steps", "1").stdout
+    usual, selective = (
+        json.loads(weft(*words, *more, "--json").stdout)
+        for more in (layout, (*layout, "--recompute", "selective"))
+    )
+    assert max(selective["memory"]["peak"]) < max(usual["memory"]["peak"])
+
+
+def test_a_layout_that_does_not_fit_the_model_says_so() -> None:
+    words = ("--model", "llama-3-8b", "--device", "h100", "--tensor-parallel", "3")
+    result = weft("simulate", "1f1b", *words)
+    assert result.exit_code == 2
+    assert "heads 32 cannot be split over 3 processors" in result.stderr

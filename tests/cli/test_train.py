@@ -14,7 +14,9 @@ import pytest
 import torch
 
 from tests.cli.running import process, refused, weft
+from tests.runtime.test_planned import PLANS
 from weft.cli.runs import Watching
+from weft.request import plan_to_json
 from weft.train import Metrics, Notice, Saved
 
 SHAPE = ["-d", "2", "-n", "4", "--layers", "4", "--hidden", "32", "--context", "32"]
@@ -204,6 +206,7 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("run.toml", "runs/1f1b/settings.toml"):
         Path(name).parent.mkdir(parents=True, exist_ok=True)
         Path(name).write_text("seed = 1\n")
+    Path("plan.json").write_text(plan_to_json(PLANS["uneven"]))
     Path("llama").mkdir()
     Path("llama/config.json").write_text(json.dumps(LLAMA))
 
@@ -214,5 +217,5 @@ def test_examples_are_understood(source: str) -> None:
     text = weft("train", "--help").stdout if source == "help" else README.read_text()
     assert len(_examples(text)) > 4
     for words in _examples(text):
-        result = weft(*words, *TINY, ALONE)
+        result = weft(*words, *(TINY[:2] if "--plan" in words else TINY), ALONE)
         assert result.exit_code == 0, (words, result.stderr)

@@ -19,7 +19,12 @@ PARAMETERS = [
     ("gpt-529.6b", 529.6e9, 529.6e9, 0.001),
     ("gpt-1008b", 1008e9, 1008e9, 0.001),
     ("gpt-3", 175e9, 175e9, 0.01),
+    ("llama-3-8b", 8.03e9, 7.50e9, 0.001),  # active: without the embedding, here and below
+    ("llama-3-70b", 70.6e9, 69.5e9, 0.001),
     ("llama-3-405b", 405e9, 405e9, 0.01),
+    ("qwen-2.5-72b", 72.7e9, 71.5e9, 0.001),
+    ("qwen-3-30b-a3b", 30.5e9, 3.3e9 - 151936 * 2048, 0.025),  # the card's 3.3 B, to two digits
+    ("mixtral-8x7b", 46.7e9, 12.9e9 - 32000 * 4096, 0.005),
     ("deepseek-v3", 671e9, 36.7e9, 0.005),  # README_WEIGHTS.md of DeepSeek-V3
     ("kimi-k2", 1.04e12, 32e9, 0.015),  # the report's 1.04 T; the layers it lists hold 1.026 T
 ]

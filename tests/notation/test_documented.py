@@ -52,7 +52,7 @@ def test_an_example_of_a_document_is_read(text: str) -> None:
 
 def test_every_module_and_the_page_have_an_example() -> None:
     assert all(examples(module) for module in (*MODULES, graph, measurement))
-    assert len(list(pages())) == 2
+    assert len(list(pages())) == 3
 
 
 def test_the_example_of_a_graph_is_read() -> None:

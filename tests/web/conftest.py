@@ -74,3 +74,12 @@ def live() -> Iterator[Server]:
         Thread(target=running.serve_forever, daemon=True).start()
         yield running
         running.shutdown()
+
+
+@pytest.fixture
+def page(browser: driver.Browser, live: Server) -> driver.Page:
+    """The live page, with its first timeline."""
+    made = browser.page()
+    made.open(live.address)
+    made.until("weft.timelines.length")
+    return made

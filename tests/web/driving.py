@@ -71,3 +71,25 @@ def drop(page: Page, name: str, text: str) -> None:
         }})()"""
     )
     page.until("!document.getElementById('message').hidden")
+
+
+def slide(page: Page, label: str, value: float) -> None:
+    """Move the slider whose name begins so."""
+    page.run(
+        f"""(() => {{
+          const slider = document.querySelector('[aria-label^={json.dumps(label)}]');
+          slider.value = {value};
+          slider.dispatchEvent(new Event("input"));
+        }})()"""
+    )
+
+
+def pick(page: Page, label: str, value: str) -> None:
+    """Choose one of several."""
+    page.run(
+        f"""(() => {{
+          const select = document.querySelector('[aria-label={json.dumps(label)}]');
+          select.value = {json.dumps(value)};
+          select.dispatchEvent(new Event("change"));
+        }})()"""
+    )

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import random
+import re
 from contextlib import suppress
 from functools import cache
+from pathlib import Path
 
 import pytest
 
@@ -14,10 +16,12 @@ from weft.errors import WeftError
 from weft.ir.graph import Graph
 from weft.lower import offload, wires
 from weft.notation import to_json, to_text
+from weft.request import plan_from_json
 from weft.schedules import REGISTRY
 from weft.simulate import simulate
 from weft.web.answers import ANSWERS
 
+NOTATION = Path(__file__).parents[2] / "docs" / "notation.md"
 IN_UNITS = {
     "schedule": "1f1b", "variant": "", "devices": 4, "microbatches": 8, "stages_per_device": 1,
     "updates": 2, "streams": False, "forward": 1, "input_grad": 1, "weight_grad": 1,
@@ -31,6 +35,7 @@ QUESTIONS = {
     "/timelines": {"requests": [IN_UNITS, OF_A_MODEL]},
     "/plot": {"request": IN_UNITS},
     "/helps": {"request": OF_A_MODEL},
+    "/fit": {"request": {**IN_UNITS, "devices": 2, "microbatches": 4, "capacity": 1.5}},
 }
 
 
@@ -46,6 +51,14 @@ def files() -> list[str]:
         offload(simulate(plain)),
     ]
     return [*(to_json(simulate(program)) for program in programs), *map(to_text, programs)]
+
+
+def test_a_plan_is_shown_as_it_is_timed() -> None:
+    """As the documents write it."""
+    plan = re.findall(r"``` json\n(.*?)```", NOTATION.read_text(), re.DOTALL)[0]
+    shown = ANSWERS["/open"]({"name": "plan.json", "text": plan})["timelines"]
+    assert isinstance(shown, list)
+    assert shown[0]["makespan"] == plan_from_json(plan).timeline.makespan
 
 
 def is_answered(path: str, question: dict[str, object]) -> None:

@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from tests.web.browser import Browser, Page
-from tests.web.driving import drop, press_button, words
+from tests.web.driving import drop, pick, press_button, slide, words
 from weft.cost import DEVICES, Share, derive, model_named
 from weft.notation import to_text, to_torch_csv
 from weft.schedules import one_f_one_b
@@ -17,14 +17,6 @@ from weft.web import page as html_of
 from weft.web.server import Server
 
 pytestmark = pytest.mark.timeout(300)  # the first test may have to install the browser
-
-
-@pytest.fixture
-def page(browser: Browser, live: Server) -> Page:
-    made = browser.page()
-    made.open(live.address)
-    made.until("weft.timelines.length")
-    return made
 
 
 def test_live_it_asks_its_own_server_only(page: Page, live: Server) -> None:
@@ -87,26 +79,6 @@ def test_a_program_and_a_torch_table_dropped_live(page: Page) -> None:
     drop(page, "table.csv", to_torch_csv(program))
     page.until("weft.timelines.length === 2")
     assert page.run("weft.timelines[1].makespan") == simulate(program).makespan
-
-
-def slide(page: Page, label: str, value: float) -> None:
-    page.run(
-        f"""(() => {{
-          const slider = document.querySelector('[aria-label^={json.dumps(label)}]');
-          slider.value = {value};
-          slider.dispatchEvent(new Event("input"));
-        }})()"""
-    )
-
-
-def pick(page: Page, label: str, value: str) -> None:
-    page.run(
-        f"""(() => {{
-          const select = document.querySelector('[aria-label={json.dumps(label)}]');
-          select.value = {json.dumps(value)};
-          select.dispatchEvent(new Event("change"));
-        }})()"""
-    )
 
 
 def test_a_choice_keeps_the_focus(page: Page) -> None:

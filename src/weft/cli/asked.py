@@ -8,7 +8,7 @@ from typing import Any
 from weft.cli.capacity import warn_of_memory
 from weft.cli.options import MACHINE, PASSES, PRICES, SIZES, Command, Options, bundled, named
 from weft.cli.progress import working
-from weft.request import Costs, Machine, Passes, Prices, Request, Sizes
+from weft.request import Costs, Machine, Passes, Prices, Request, Sizes, request_called
 from weft.timeline import Timeline
 from weft.verify import Report
 
@@ -37,7 +37,7 @@ def priced(command: Command) -> Command:
 def _asking(command: Command, passes: Options) -> Command:
     @wraps(command)
     def asking(name: str, sizes: Sizes, passes: Passes, costs: Costs, **more: Any) -> None:
-        command(request=Request(name, sizes, passes, costs), **more)
+        command(request=request_called(name, sizes, passes, costs), **more)
 
     with_passes = bundled("passes", Passes, passes)(priced(asking))
     return named(bundled("sizes", Sizes, SIZES)(with_passes))

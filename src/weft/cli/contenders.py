@@ -2,6 +2,7 @@
 
 a schedule and each of its variants    at the shape asked for
 the program of a file                  where it has that shape
+plans                                  with plans alone, each with its own costs
 """
 
 from __future__ import annotations
@@ -10,10 +11,11 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import NamedTuple
 
+from weft.errors import InputError
 from weft.ir.graph import Graph
 from weft.ir.program import Program
 from weft.ir.versions import staleness
-from weft.request import Costs, Limits, Refused, Request, Sizes, shape_of, variants
+from weft.request import Costs, Limits, Refused, Request, Sizes, request_called, shape_of, variants
 from weft.schedules import REGISTRY, one_f_one_b
 
 
@@ -30,7 +32,8 @@ def contenders(
 ) -> tuple[list[Request | Refused], Terms]:
     """Those named, or all; where the options do not say, schedules take the shape of a file."""
     wanted = list(dict.fromkeys(names)) or [schedule.name for schedule in REGISTRY]
-    asked = [Request(name, costs=costs) for name in wanted]
+    asked = [request_called(name, costs=costs) for name in wanted]
+    _check_plans(asked)
     programs = [request.program for request in asked if request.is_file]
     has_only_files = len(programs) == len(asked)
     if has_only_files:
@@ -45,6 +48,17 @@ def contenders(
         else:
             found.extend(variants(replace(request, sizes=sizes)))
     return found, terms
+
+
+def _check_plans(asked: Iterable[Request]) -> None:
+    """Refuse plans beside anything else: they have costs of their own."""
+    plans = [request for request in asked if request.given is not None]
+    others = [request for request in asked if request.given is None]
+    if plans and others:
+        raise InputError(
+            f"{plans[0].name} is a plan with costs of its own, {others[0].title} has none; compare"
+            f" plans with plans, or export its program: weft export {plans[0].name}"
+        )
 
 
 def _shaped(sizes: Sizes, programs: Iterable[Program]) -> Sizes:

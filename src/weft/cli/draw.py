@@ -115,7 +115,7 @@ def command(
     --text, it is a program that other commands read from a file.
 
     \b
-      $ weft train --model moe-small --schedule kimi-k2 -d 2 -n 8 --offload auto --out runs/k2
+      $ weft train --model moe-small --schedule kimi-k2 -d 2 -n 8 --steps 5 --out runs/k2
       $ weft draw kimi-k2 --streams --measured runs/k2
       $ weft draw kimi-k2 --streams --measured runs/k2 --phases 1 -o slots.svg
 

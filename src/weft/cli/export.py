@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -73,6 +74,8 @@ def command(request: Request, form: str, is_lowered: bool, output: Path | None) 
         check_folder(output)
     with working("proving and writing"):
         program = _lowered(request.program) if is_lowered else request.program
+        if is_lowered:  # the updates of a plan are there
+            request = replace(request, passes=replace(request.passes, steps=None))
         timeline = request.timeline_of(program)
         text = PROGRAMS[form](program) if form in PROGRAMS else TIMELINES[form](timeline)
     if output is None:

@@ -8,6 +8,7 @@ from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from weft.cli.by_plan import by_plan, decided
 from weft.cli.config import configured, to_toml
 from weft.cli.names import model_names, program_names
 from weft.cli.options import SIZES, Command, Flag, bundled, flags, option
@@ -15,6 +16,7 @@ from weft.errors import InputError
 from weft.lower import replicated
 from weft.request import (
     DEVICES,
+    PlanFile,
     Request,
     Saving,
     Sizes,
@@ -23,8 +25,9 @@ from weft.request import (
     is_file,
     is_model_file,
     model_called,
+    read_plan,
 )
-from weft.request.values import COUNT, TEXT
+from weft.request.values import COUNT, FILE, TEXT
 from weft.schedules import REGISTRY
 from weft.verify import check
 
@@ -38,6 +41,12 @@ NAMED = Flag("A schedule, or the file of a program.", "NAME", complete=program_n
 SCHEDULE = {"schedule": option(TEXT, "schedule", NAMED, "1f1b")}
 COPIES = Flag("Replicas of the whole pipeline, each on D devices and with N microbatches.", "R")
 HOLDERS = Flag("Ranks that hold some of the experts each, every one with N microbatches.", "E")
+PLANNED = Flag(
+    "Train as a plan of `weft plan` has it: its program, cut, layout, passes and sizes of the model"
+    " in place of the options for these.",
+    "FILE",
+)
+PLAN = {"plan": option(FILE, "plan", PLANNED)}
 REPLICAS = {
     "replicas": option(COUNT, "replicas", COPIES, 1),
     "expert_ranks": option(COUNT, "expert_ranks", HOLDERS, 1),
@@ -124,7 +133,7 @@ SAVING = flags(
 )
 
 SECTIONS = {
-    "The program": [*SCHEDULE, *SHAPE, *REPLICAS, "shard_optimizer", "reduce"],
+    "The program": [*SCHEDULE, *PLAN, *SHAPE, *REPLICAS, "shard_optimizer", "reduce"],
     "The training": (
         "steps",
         "seed",
@@ -161,6 +170,7 @@ class Job(NamedTuple):
     source: Source
     replicas: int = 1
     expert_ranks: int = 1
+    plan: Path | None = None
 
     @property
     def copies(self) -> int:
@@ -180,8 +190,8 @@ def job_options(command: Command) -> Command:
     for_training = bundled("training", Training, TRAINING)(for_source)
     for_shape = bundled("sizes", Sizes, SHAPE)(for_training)
     for_copies = REPLICAS["replicas"](REPLICAS["expert_ranks"](for_shape))
-    for_program = SCHEDULE["schedule"](for_copies)
-    return configured(SCHEDULE, REPLICAS, SHAPE, TRAINING, SOURCE)(for_program)
+    for_program = SCHEDULE["schedule"](PLAN["plan"](for_copies))
+    return configured(SCHEDULE, PLAN, REPLICAS, SHAPE, TRAINING, SOURCE)(for_program)
 
 
 def saving_options(command: Command) -> Command:
@@ -191,13 +201,19 @@ def saving_options(command: Command) -> Command:
 
 def settings_of(job: Job) -> Settings:
     """The settings asked for; InputError where no machine has room for them."""
+    from weft.runtime.planned import program_of
     from weft.train import Settings
 
-    program, data = _request(job).program, _data(job.source)
+    plan = None if job.plan is None else read_plan(job.plan)
+    job = job if plan is None else by_plan(job, plan)
+    program = _request(job).program if plan is None else program_of(plan)
     program = replicated(program, job.copies, expert_ranks=job.expert_ranks)
     check(program)  # before a process is started for it
     training = _sized(job.training)
-    settings = Settings(program=program, data=data, **asdict(training))
+    planned = None if plan is None else PlanFile(str(job.plan), plan)
+    settings = Settings(
+        program=program, data=_data(job.source), planned=planned, **asdict(training)
+    )
     _check_room(settings)
     return settings.on_this_machine()
 
@@ -215,7 +231,7 @@ def on_ranks(job: Job) -> Job:
     """The job, by default with a device for each rank of this process group."""
     import torch.distributed as dist
 
-    if job.sizes.devices is not None or is_file(job.schedule):
+    if job.sizes.devices is not None or job.plan is not None or is_file(job.schedule):
         return job
     devices, rest = divmod(dist.get_world_size(), job.copies)
     if rest or not devices:
@@ -233,6 +249,9 @@ def as_config(job: Job, settings: Settings) -> str:
 
 def _kept(job: Job, settings: Settings) -> Iterator[tuple[str, str | int | float]]:
     """What was asked for, what went by default and what was found; of files, their places."""
+    if job.plan is not None:
+        yield from _kept_of_plan(job, settings)
+        return
     request = _request(job)
     sizes, source = asdict(job.sizes), asdict(_found(job.source, settings.data))
     if request.is_file:
@@ -246,6 +265,18 @@ def _kept(job: Job, settings: Settings) -> Iterator[tuple[str, str | int | float
     training = {item.name: getattr(settings, item.name) for item in fields(Training)}
     for name, value in (sizes | training | source).items():
         if value is not None:
+            yield name, str(value) if isinstance(value, Path) else value
+
+
+def _kept_of_plan(job: Job, settings: Settings) -> Iterator[tuple[str, str | int | float]]:
+    """The same where a plan decides about the program and the sizes."""
+    yield "plan", str(Path(str(job.plan)).absolute())
+    assert settings.planned is not None
+    known = decided(settings.planned.plan)
+    kept = {item.name: getattr(settings, item.name) for item in fields(Training)}
+    source = asdict(_found(job.source, settings.data))
+    for name, value in (kept | source).items():
+        if value is not None and name not in known:
             yield name, str(value) if isinstance(value, Path) else value
 
 

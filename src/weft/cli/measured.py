@@ -59,8 +59,10 @@ def _refuse_looks(looks: Looks) -> None:
 
 def _compared(request: Request, run: Path, device: int | None) -> Compared:
     """Both timelines of a run of the schedule that is named; by default, of a device amid them."""
-    refuse(f"{run} has the program of its run", [*request.sizes.asked, *request.passes.asked])
-    if request.costs != Costs():
+    is_plan = request.given is not None  # which has passes and costs of its own
+    asked = [] if is_plan else [*request.sizes.asked, *request.passes.asked]
+    refuse(f"{run} has the program of its run", asked)
+    if request.costs != Costs() and not is_plan:
         raise InputError(f"{run} has what its run was predicted with; leave out the costs")
     files = [run / f"{name}.json" for name in TIMELINES]
     for file in files:

@@ -147,11 +147,16 @@ MACHINE = flags(
     microbatch_size=Flag("Sequences per microbatch.  [default: the model's]", "SEQUENCES"),
     sequence=Flag("Tokens per sequence.  [default: the model's]", "TOKENS"),
     layers=Flag("Layers of each stage.  [default: split evenly]", "L,L,..."),
-    expert_parallel=Flag(
-        "Devices that share a stage, each with its own experts.  [default: 1]", "E"
+    tensor_parallel=Flag(
+        "Processors that share every matrix and the tokens of a stage.  [default: 1]", "T"
     ),
-    data_parallel=Flag(
-        "Replicas of all that, over which optimizer state is sharded.  [default: 1]", "R"
+    expert_parallel=Flag(
+        "Groups of these that share a stage, each with its own experts.  [default: 1]", "E"
+    ),
+    data_parallel=Flag("Replicas of all that, whose gradients are summed.  [default: 1]", "R"),
+    shard_optimizer=Flag(
+        "Whether replicas share the optimizer's state, or each has all of it.  [default: share]",
+        name="--shard-optimizer/--no-shard-optimizer",
     ),
     state_bytes=Flag(
         "Bytes per parameter: weights, gradients, optimizer state.  [default: 2,4,12]", "W,G,O"
@@ -161,7 +166,9 @@ MACHINE = flags(
 PASSES = flags(
     Passes,
     recompute=Flag(
-        "Keep only the inputs of these stages; run them again before their backward.", "all|S,S,..."
+        "Keep only the inputs of these stages, and run them again before their backward; or"
+        " everywhere no output of norms and activation functions.",
+        "all|selective|S,S,...",
     ),
     offload=Flag(
         "Move what stages save to the host until their backward needs it: what its link has time"
@@ -173,7 +180,7 @@ PASSES = flags(
         "SECONDS",
     ),
     experts=Flag("Cut each stage into this many layers, their segments on two streams.", "LAYERS"),
-    steps=Flag("This many steps in a row, each with its updates.", "T"),
+    steps=Flag("This many steps in a row, each with its updates and the sums of replicas.", "T"),
 )
 
 

@@ -42,6 +42,18 @@ def working(words: str) -> Iterator[None]:
 
 
 @contextmanager
+def updated(words: str) -> Iterator[Callable[[str], None]]:
+    """The same with words that change: call what it gives with others."""
+    console = Console(stderr=True)
+    if not console.is_interactive:
+        yield lambda words: None
+        return
+    status = console.status(words)
+    with if_slow(status.start, status.stop):
+        yield status.update
+
+
+@contextmanager
 def if_slow(start: Callable[[], None], stop: Callable[[], None]) -> Iterator[None]:
     """Start something once a second has passed, and stop it at the end."""
     timer = Timer(PATIENCE, start)

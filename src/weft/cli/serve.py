@@ -38,8 +38,8 @@ def command(
       $ weft serve --model llama-3-8b/config.json
 
     It listens on this machine only, unless --host and --allow-others say otherwise; then whoever
-    reaches the port can use it. Nothing that it is sent is executed. A program, a timeline or a
-    torch CSV can be dropped on the page.
+    reaches the port can use it. Nothing that it is sent is executed. A program, a plan, a timeline,
+    a torch CSV, or a file of a model, a device or a cluster can be dropped on the page.
     """
     from weft.web.server import Server
 

@@ -25,8 +25,9 @@ from weft.cli.jobs import (
 from weft.cli.options import as_json
 from weft.cli.output import facts, show, show_json, table
 from weft.cli.runs import Run, folder_for, run_files
+from weft.cost.units import BYTES, fitting
 from weft.draw.caption import percent, title
-from weft.request import Saving
+from weft.request import PlanFile, Saving
 
 if TYPE_CHECKING:
     from weft.train import Outcome
@@ -83,6 +84,7 @@ def command(
       $ weft train --schedule zbv -d 2 -n 4 --steps 20 --json --reference
       $ weft train --schedule wpipe -d 2 -n 4 --switch-after 10
       $ weft train --cost cost.json
+      $ weft train --plan plan.json --steps 20
       $ weft train --accelerator auto
       $ weft train --replicas 2 -d 2
       $ weft train --model moe-small --schedule kimi-k2 -d 2 -n 4 --offload auto
@@ -108,6 +110,12 @@ def command(
     other replicas, with as many sequences in a step: losses then differ by rounding. Where
     nothing is saved yet, --resume begins, so that one command line will do for every start:
     torchrun --max-restarts starts all ranks again when one dies.
+
+    --plan trains what `weft plan` found: its program on as many devices, replicas and expert
+    ranks, the layers of each stage, the sizes of the model and of a microbatch, sharding,
+    recomputation and offload. Options that say one of these again are refused. A config.json of
+    the planned sizes may be given with --model. What the plan predicted for its devices stands
+    beside what is predicted and measured here.
 
     --replicas trains R copies of the pipeline in R x D processes, each with its own N
     microbatches of a step. --expert-ranks lets E of them share the experts of every layer, in
@@ -201,6 +209,10 @@ def _report(outcome: Outcome, folder: Path | None) -> Iterator[RenderableType]:
         for name, line in outcome.timelines.items()
     ]
     yield table(("step", "milliseconds", "bubble wall", "bubble span"), rows)
+    if outcome.planned is not None:
+        yield ""
+        names = ("", "planned", "predicted here", "measured")
+        yield table(names, [*_beside(outcome, outcome.planned)])
     if steps > 1:
         yield f"A step is the mean of {steps} updates, with the filling and the draining."
     devices, cores = outcome.measured.program.devices, os.cpu_count() or 1
@@ -209,6 +221,19 @@ def _report(outcome: Outcome, folder: Path | None) -> Iterator[RenderableType]:
     if folder is not None:
         yield ""
         yield f"Written to {folder}; open its page.html in a browser."
+
+
+def _beside(outcome: Outcome, planned: PlanFile) -> Iterator[tuple[str, ...]]:
+    """What a plan said, what its stages come to on this machine, and what was measured."""
+    plan = planned.plan.predicted or planned.plan.prediction()
+    here, there = outcome.predicted, outcome.measured
+    steps = (plan.seconds, outcome.predicted_step, outcome.measured_step)
+    yield "step, ms", *(f"{1e3 * seconds:.2f}" for seconds in steps)
+    yield "bubble wall", *map(percent, (plan.bubble, here.bubble.wall, there.bubble.wall))
+    peaks = [*zip(plan.memory, here.memory.peaks, there.memory.peaks, strict=False)]
+    unit = fitting(max(max(sizes) for sizes in peaks), BYTES)
+    for device, sizes in enumerate(peaks):
+        yield f"memory of device {device}, {unit.name}", *map(unit.number, sizes)
 
 
 def _each(values: list[int]) -> str:

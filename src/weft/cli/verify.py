@@ -70,7 +70,7 @@ def command(
     the memory of --device. Other commands only warn of what does not fit.
     """
     with working("proving"):
-        program = request.program
+        program = _asked(request)
         cost = replace(request.costs, overrides=overrides).of(program)
         report = verify(program, channel_depth=channel_depth, cost=cost)
     if is_json:
@@ -82,6 +82,13 @@ def command(
     else:
         print("\n".join(map(str, report.findings)))
     context.exit(0 if report.is_valid else BROKEN_RULE)
+
+
+def _asked(request: Request) -> Program:
+    """The program; of a plan with what its passes add, without which it may not fit."""
+    if request.passes.asked and verify(request.program).is_valid:
+        return request.with_passes()
+    return request.program
 
 
 def _open(cost: Cost, channel_depth: int | None) -> dict[str, str]:

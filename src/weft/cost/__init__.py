@@ -1,6 +1,8 @@
 """Cost: seconds and bytes of everything a program does."""
 
-from weft.cost.blocks import Block, Product, active_parameters, blocks, flops, parameters
+from weft.cost.block import Block, Product
+from weft.cost.blocks import active_parameters, blocks, flops, parameters
+from weft.cost.cluster import Cluster
 from weft.cost.cost import Cost, Link, Memory, Network, PerStage, Times, sizes_of_parts
 from weft.cost.derive import Derivation, derive
 from weft.cost.device import Device, Point
@@ -19,6 +21,7 @@ __all__ = [
     "DEVICES",
     "MODELS",
     "Block",
+    "Cluster",
     "Cost",
     "Derivation",
     "Device",

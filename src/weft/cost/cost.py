@@ -140,6 +140,7 @@ class Cost:
 
     @property
     def stages(self) -> int:
+        """How many stages it describes."""
         return len(self.times.forward)
 
     def check_fits(self, program: Program) -> None:

@@ -27,7 +27,7 @@ from weft.errors import InputError
 
 _SAME = 0.01  # a product within a per cent of a point's FLOPs is at that point
 _UNLIMITED = Link()
-_LINKS = ("host", "near", "far")
+LINKS = ("host", "near", "far")
 _TABLES = ("matmul", "attention")
 
 
@@ -72,7 +72,7 @@ class Device:
     def from_mapping(cls, mapping: Mapping[str, object]) -> Device:
         """The device that keys and values describe; InputError names the key that is wrong."""
         given = keyword_arguments(cls, mapping, "device")
-        for name in given.keys() & set(_LINKS):
+        for name in given.keys() & set(LINKS):
             given[name] = Link(**keyword_arguments(Link, given[name], name))
         for name in given.keys() & set(_TABLES):
             given[name] = _points(given[name], name)
@@ -133,7 +133,7 @@ def _check(device: Device) -> None:
     check_number(device.memory, "memory", upper=math.inf)
     check_count(device.per_node, "per_node", least=1)
     check_text(device.source, "source")
-    for name in _LINKS:
+    for name in LINKS:
         check_link(getattr(device, name), name)
     for name in _TABLES:
         _check_table(getattr(device, name), name)

@@ -132,5 +132,5 @@ DEVICES: dict[str, Device] = {
 
 
 def device_named(name: str) -> Device:
-    """A device of this file; InputError names the nearest."""
+    """The preset of that name; InputError names the nearest."""
     return named(DEVICES, name, "device")

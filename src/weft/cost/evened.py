@@ -11,7 +11,7 @@ NEARLY = 0.1  # of the least
 
 
 def evened(cost: Cost | None) -> Cost | None:
-    """The same with stages alike that nearly are, and with messages that take no time.
+    """The same cost with nearly equal stages made equal, and messages that take no time.
 
     Two devices that end at the same moment exchange what they have in one group. Where times
     differ a little, as measured ones do, one would seem to come first; with time for messages,

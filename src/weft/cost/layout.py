@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from weft.cost.blocks import Block, blocks
-from weft.cost.checks import check_count, check_number
+from weft.cost.block import Block
+from weft.cost.blocks import blocks
+from weft.cost.checks import check_count, check_flag, check_number
 from weft.cost.mapping import as_mapping, keyword_arguments
 from weft.cost.transformer import Transformer
 from weft.errors import InputError
@@ -16,34 +17,56 @@ from weft.errors import InputError
 class Layout:
     """What stands for one device of the pipeline.
 
-    experts   devices that share a stage: each holds its part of the experts, all of the rest,
-              and feeds its own microbatches
-    replicas  copies of all that; gradients are summed, optimizer state is sharded (ZeRO-1)
-    layers    layers of each stage; left out, they are split evenly
+    experts     groups of processors that share a stage: each holds its part of the experts, all of
+                the rest, and feeds its own microbatches
+    replicas    copies of all that, whose gradients are summed
+    layers      layers of each stage; left out, they are split evenly
+    tensor      processors of a group: each holds its part of every matrix and of every
+                microbatch's tokens (tensor and sequence parallelism); experts are whole
+    is_sharded  whether copies share the state of the optimizer (ZeRO-1), or each has all of it
     """
 
     experts: int = 1
     replicas: int = 1
     layers: tuple[int, ...] = ()
+    tensor: int = 1
+    is_sharded: bool = True
 
     def __post_init__(self) -> None:
-        check_count(self.experts, "experts", least=1)
-        check_count(self.replicas, "replicas", least=1)
+        for name in ("experts", "replicas", "tensor"):
+            check_count(getattr(self, name), name, least=1)
         for stage, count in enumerate(self.layers):
             check_count(count, f"layers of stage {stage}")
+        check_flag(self.is_sharded, "sharded")
+
+    @property
+    def processors(self) -> int:
+        """Processors that stand for one device of the pipeline."""
+        return self.tensor * self.experts
+
+    @property
+    def copies(self) -> int:
+        """Groups that hold the same weights, but for the experts, and feed microbatches."""
+        return self.experts * self.replicas
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Storage:
-    """Bytes per parameter; by default bf16 weights, fp32 gradients, and Adam's fp32 three."""
+    """Bytes per parameter; by default bf16 weights, fp32 gradients, and Adam's fp32 three.
+
+    is_selective  whether the backward computes outputs of norms and activation functions again,
+                  so that the forward keeps none of them
+    """
 
     weights: float = 2.0
     gradients: float = 4.0
     optimizer: float = 12.0
+    is_selective: bool = False
 
     def __post_init__(self) -> None:
         for name in ("weights", "gradients", "optimizer"):
             check_number(getattr(self, name), name)
+        check_flag(self.is_selective, "selective")
 
     @classmethod
     def from_mapping(cls, mapping: Mapping[str, object]) -> Storage:
@@ -76,7 +99,7 @@ def blocks_by_stage(model: Transformer, layout: Layout, stages: int) -> list[tup
         raise InputError(f"layers: {len(counts)} counts for {stages} stages")
     if sum(counts) != model.layers:
         raise InputError(f"layers: {sum(counts)} in all, the model has {model.layers}")
-    first, *layers, last = blocks(model, spread=layout.experts)
+    first, *layers, last = blocks(model, spread=layout.experts, tensor=layout.tensor)
     found: list[tuple[Block, ...]] = []
     for count in counts:
         found.append(tuple(layers[:count]))

@@ -87,6 +87,58 @@ _LLAMA_3_405B = Transformer(
     source="arXiv 2407.21783, Table 3; vocabulary with its special tokens config.json",
 )
 
+_LLAMA_3_8B = replace(
+    _LLAMA_3_405B,
+    layers=32,
+    hidden=4096,
+    heads=32,
+    head_dim=128,
+    ffn=14336,
+    source="arXiv 2407.21783, Table 3; vocabulary with its special tokens config.json",
+)
+
+_LLAMA_3_70B = replace(_LLAMA_3_8B, layers=80, hidden=8192, heads=64, ffn=28672)
+
+_QWEN_72B = Transformer(
+    layers=80,
+    hidden=8192,
+    heads=64,
+    kv_heads=8,
+    ffn=29568,
+    vocabulary=152064,
+    sequence=4096,
+    source="Qwen2.5-72B, config.json; sequence arXiv 2501.15383: 4,096 before its long contexts",
+)
+
+_QWEN_MOE = Transformer(
+    layers=48,
+    hidden=2048,
+    heads=32,
+    kv_heads=4,
+    head_dim=128,
+    ffn=6144,
+    experts=128,
+    top_k=8,
+    expert_ffn=768,
+    vocabulary=151936,
+    sequence=4096,
+    source="Qwen3-30B-A3B, config.json; sequence of its first two stages arXiv 2505.09388",
+)
+
+_MIXTRAL = Transformer(
+    layers=32,
+    hidden=4096,
+    heads=32,
+    kv_heads=8,
+    ffn=14336,
+    experts=8,
+    top_k=2,
+    expert_ffn=14336,
+    vocabulary=32000,
+    sequence=32768,
+    source="arXiv 2401.04088, Table 1; config.json has the same",
+)
+
 MODELS: dict[str, Transformer] = {
     "gpt-cpu": _gpt(
         *(8, 4, 256),
@@ -120,7 +172,12 @@ MODELS: dict[str, Transformer] = {
     "gpt-529.6b": _narayanan(105, 128, 20480),
     "gpt-1008b": _narayanan(128, 160, 25600),
     "gpt-3": _GPT,
+    "llama-3-8b": _LLAMA_3_8B,
+    "llama-3-70b": _LLAMA_3_70B,
     "llama-3-405b": _LLAMA_3_405B,
+    "qwen-2.5-72b": _QWEN_72B,
+    "qwen-3-30b-a3b": _QWEN_MOE,
+    "mixtral-8x7b": _MIXTRAL,
     "deepseek-v3": _DEEPSEEK_V3,
     "kimi-k2": _KIMI_K2,
 }
@@ -134,5 +191,5 @@ def add_model(name: str, model: Transformer) -> None:
 
 
 def model_named(name: str) -> Transformer:
-    """A model of this file; InputError names the nearest."""
+    """The preset of that name; InputError names the nearest."""
     return named(MODELS, name, "model")

@@ -27,6 +27,7 @@ class Share:
 
     @property
     def backward(self) -> float:
+        """Of a whole backward: both gradients together."""
         return self.input_grad + self.weight_grad
 
     def cost(self, program: Program) -> Cost:

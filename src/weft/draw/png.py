@@ -12,7 +12,7 @@ BOLD, OUTLINED = 'font-weight="600"', 'stroke="currentColor" stroke-width="0.5"'
 
 
 def to_png(svg: str, *, zoom: float = 1.0) -> bytes:
-    """The pixels of an SVG document, `zoom` of them to one of its own."""
+    """An SVG document as PNG, `zoom` times as large."""
     try:
         import resvg_py
     except ImportError:

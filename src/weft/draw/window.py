@@ -13,6 +13,7 @@ class Window(NamedTuple):
 
     @property
     def length(self) -> float:
+        """In seconds."""
         return self.end - self.start
 
 

@@ -73,10 +73,13 @@ def _remedy(explanation: Explanation) -> str:
     if state > timeline.cost.memory.capacity:
         return (
             f"The weights of device {fullest.device}, their gradients and optimizer state alone are"
-            " more than it has: take more devices, or spread optimizer state over data-parallel"
-            " copies."
+            " more than it has: take more devices, share its stages among several processors"
+            " (--tensor-parallel), or spread optimizer state over replicas (--data-parallel)."
         )
-    return "Take smaller microbatches, or more devices."
+    return (
+        "Take smaller microbatches, or more devices; of a model on a device also --recompute"
+        " selective, or several processors for each stage (--tensor-parallel)."
+    )
 
 
 def _what_is_faster(explanation: Explanation) -> str:

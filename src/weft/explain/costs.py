@@ -34,7 +34,7 @@ class Change(NamedTuple):
 
 
 def changes(timeline: Timeline) -> Iterator[Change]:
-    """Shorter actions, an idle host, even stages, instant wires: each alone, where it applies."""
+    """Shorter actions, a host that takes no time, even stages, instant wires: each alone."""
     wanted: list[tuple[str, Changed]] = [
         (f"{WORDS[name]} {OFF:.0%} shorter", lambda cost, name=name: _shorter(cost, name))  # type: ignore[misc]
         for name in _names(timeline)

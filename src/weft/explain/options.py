@@ -53,6 +53,7 @@ class Option(NamedTuple):
 
     @property
     def title(self) -> str:
+        """Its name, with the variant and what makes it fit."""
         name = f"{self.name} ({self.variant})" if self.variant else self.name
         return f"{name} {self.relief.value}".rstrip()
 

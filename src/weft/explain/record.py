@@ -17,7 +17,7 @@ Record: TypeAlias = dict[str, object]
 
 
 def record(explanation: Explanation) -> Record:
-    """Everything: seconds and bytes, actions as tokens like 0F3."""
+    """An explanation as data for JSON: seconds and bytes, actions as tokens like 0F3."""
     timeline = explanation.timeline
     program = timeline.program
     return {

@@ -24,7 +24,7 @@ MOST_ACTIONS = 200_000  # of a program that is offloaded: choosing what goes tak
 
 
 class Relief(Enum):
-    """What is added to a program, as the command line spells it."""
+    """What is added to a program so that it fits into memory, as the command line spells it."""
 
     NONE = ""
     OFFLOAD = "--offload auto"
@@ -33,10 +33,12 @@ class Relief(Enum):
 
     @property
     def is_recomputing(self) -> bool:
+        """Whether forwards run again."""
         return self in (Relief.RECOMPUTE, Relief.BOTH)
 
     @property
     def is_offloading(self) -> bool:
+        """Whether saved state goes to the host."""
         return self in (Relief.OFFLOAD, Relief.BOTH)
 
 

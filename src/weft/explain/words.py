@@ -30,7 +30,7 @@ SHARES = (
 
 
 def in_words(explanation: Explanation) -> Iterator[Section]:
-    """The sections, in the order in which one asks."""
+    """An explanation in sentences and tables, section by section, in the order of questions."""
     yield _time(explanation)
     if explanation.causes:
         yield _devices(explanation)

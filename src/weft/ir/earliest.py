@@ -53,6 +53,17 @@ class Precedence:
         """The machine of slots that last longer by a gap, which only their own lane waits for."""
         return replace(self, delay=self.delay - gap[self.producer]) if gap.any() else self
 
+    def with_waits(self, consumer: Index, producer: Index) -> Precedence:
+        """The machine in which some slots wait for the end of others besides."""
+        every = np.concatenate([self.consumer, consumer])
+        order = np.argsort(every, kind="stable")
+        return replace(
+            self,
+            consumer=every[order],
+            producer=np.concatenate([self.producer, producer])[order],
+            delay=np.concatenate([self.delay, np.zeros(len(consumer))])[order],
+        )
+
 
 class Wait(NamedTuple):
     """For each slot, one producer that it waits for, and how long the value travels.

@@ -124,6 +124,7 @@ class Graph:
 
     @cached_property
     def is_chain(self) -> bool:
+        """Whether each stage reads the one before it, and gradients come back all the way."""
         is_straight = self.edges == tuple((stage, stage + 1) for stage in range(len(self) - 1))
         return is_straight and not self.fixed
 

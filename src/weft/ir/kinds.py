@@ -28,10 +28,12 @@ class Kind(IntEnum):
 
     @property
     def is_compute(self) -> bool:
+        """Whether it keeps the compute stream busy: forward, backward, recompute."""
         return self <= Kind.R
 
     @property
     def is_wire(self) -> bool:
+        """Whether it is one end of a message."""
         return Kind.SEND_ACTIVATION <= self <= Kind.RECV_GRADIENT
 
     @property

@@ -48,10 +48,12 @@ class Placement:
 
     @cached_property
     def devices(self) -> int:
+        """How many devices there are."""
         return int(self.table.max()) + 1
 
     @property
     def stages(self) -> int:
+        """How many stages a pipe has."""
         return len(self.pipes[0])
 
     @cached_property

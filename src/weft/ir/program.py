@@ -105,10 +105,12 @@ class Program:
 
     @property
     def devices(self) -> int:
+        """How many devices there are."""
         return self.placement.devices
 
     @property
     def stages(self) -> int:
+        """How many stages the graph has."""
         return len(self.graph)
 
     @property
@@ -303,6 +305,7 @@ class Program:
         return self.with_lanes(lanes, period=None)
 
     def renamed(self, name: str) -> Program:
+        """The same program under another name."""
         return replace(self, name=name)
 
     # identity

@@ -39,14 +39,16 @@ def executable(
     norms: Sequence[Sequence[int]] = (),
     is_updating: bool = True,
     is_sharded: bool = False,
+    is_replicated: bool = False,
 ) -> Program:
     """The program with all that a device has to do, on its lanes.
 
-    ties         stages that share a weight, its home first; the program's own where none is given
-    norms        stages whose updates wait for one norm of their gradients; likewise
-    is_updating  False leaves gradients, summed, to whoever asked for them
-    is_sharded   where stages have copies, each of them updates its share of the weights, and all
-                 gather them; so it is, too, where the program gathers them already
+    ties           stages that share a weight, its home first; the program's own where none is given
+    norms          stages whose updates wait for one norm of their gradients; likewise
+    is_updating    False leaves gradients, summed, to whoever asked for them
+    is_sharded     where stages have copies, each of them updates its share of the weights, and all
+                   gather them; so it is, too, where the program gathers them already
+    is_replicated  there are copies of the whole program that it does not show
 
     Devices run one action after the other: pairs are dissolved. Offload, onload and experts stay
     as they are. A program that updates between its microbatches keeps its updates, moved where
@@ -57,7 +59,7 @@ def executable(
     bare = _with_all_lanes(_without_weights(shared, is_updating=is_updating))
     if is_updating:
         bare = in_time(_with_tied_updates(_updated(bare)), is_sharded=is_sharded)
-    return wires(sums(bare, is_sharded=is_sharded))
+    return wires(sums(bare, is_sharded=is_sharded, is_replicated=is_replicated))
 
 
 def _sharing(

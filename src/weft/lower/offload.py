@@ -65,7 +65,7 @@ def offload(
     stages: Collection[int] | None = None,
     most: float | None = None,
 ) -> Program:
-    """The timeline's program with so much of the state of these stages (or all) offloaded.
+    """The timeline's program with this much of the state of these stages (or all) offloaded.
 
     `most` bounds the bytes of a device that are on the host at once or on their way; the cost's
     host capacity where it is not given.

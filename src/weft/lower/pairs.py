@@ -11,7 +11,7 @@ from weft.ir.program import Program
 
 
 def unpaired(program: Program) -> Program:
-    """The same order with a slot for every action."""
+    """The same program with a slot for every action: pairs run one after the other."""
     if not program.actions.joined.any():
         return program
     lanes = {lane: actions.replace(joined=0) for lane, actions in program.contents().items()}

@@ -22,12 +22,12 @@ _BACKWARDS = (Kind.B, Kind.I)
 
 
 def recompute(program: Program, *, stages: Collection[int] | None = None) -> Program:
-    """These stages (or all) recomputed once the gradient is there."""
+    """The same program with these stages (or all) recomputed once the gradient is there."""
     return _with_recomputation(program, stages, is_early=False)
 
 
 def recompute_early(program: Program, *, stages: Collection[int] | None = None) -> Program:
-    """These stages (or all) recomputed as soon as their device gets to it."""
+    """The same with these stages (or all) recomputed as soon as their device gets to it."""
     return _with_recomputation(program, stages, is_early=True)
 
 

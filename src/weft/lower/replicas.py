@@ -26,7 +26,7 @@ from weft.lower.sums import gathers, sums
 
 
 def replicated(program: Program, replicas: int, *, expert_ranks: int = 1) -> Program:
-    """As many of it side by side; a batch has the microbatches of all, replica by replica.
+    """Replicas of a program side by side; a batch has the microbatches of all, in their order.
 
     `expert_ranks` neighbouring ones each hold some of the experts, and exchange tokens.
     """

@@ -22,12 +22,12 @@ from weft.lower.periods import period_of
 
 
 def split(program: Program) -> Program:
-    """Each B becomes I and, right after its slot, W; frozen weights have no W."""
+    """The same program with each B as I and, right after its slot, W; frozen weights have no W."""
     return split_late(program, late=(0,) * program.devices)
 
 
 def split_late(program: Program, *, late: Sequence[int]) -> Program:
-    """Each B becomes I, and its W waits until `late[device]` further Is have run."""
+    """The same program with each B as I; its W waits until `late[device]` further Is have run."""
     if len(late) != program.devices or min(late) < 0:
         raise InputError(f"{program.name}: `late` counts input gradients, for each of the devices")
     if program.period is not None and any(late):

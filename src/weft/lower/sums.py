@@ -35,12 +35,15 @@ class _Meeting(NamedTuple):
     stages: tuple[int, ...]
 
 
-def sums(program: Program, *, is_sharded: bool = False) -> Program:
+def sums(program: Program, *, is_sharded: bool = False, is_replicated: bool = False) -> Program:
     """The same program with the sums that its pipes and tied weights need; it has none yet.
 
-    is_sharded  each copy of a stage updates its share of the weights, and all gather them
+    is_sharded     each copy of a stage updates its share of the weights, and all gather them
+    is_replicated  there are copies of the whole program that it does not show
     """
-    lanes, templates = program.contents(), _templates(program, is_sharded=is_sharded)
+    has_copies = is_replicated or len(program.placement.pipes) > 1
+    order = _ordered(program, has_copies=has_copies, is_sharded=is_sharded)
+    lanes, templates = program.contents(), _templates(program, order)
     for device, template in templates.items():
         steps = [template.replace(version=version) for version in range(program.steps)]
         lanes[Lane(device, Stream.REDUCE)] = Actions.concatenate(steps)
@@ -57,9 +60,16 @@ def gathers(program: Program) -> bool:
     return bool((program.actions.kind == Kind.GATHER).any())
 
 
-def _templates(program: Program, *, is_sharded: bool) -> dict[int, Actions]:
-    """For each device that has any, what it sums and gathers in a step, in the order of all."""
-    order = [one for _, one in sorted(_meetings(program, is_sharded), key=lambda pair: pair[0])]
+def _ordered(program: Program, *, has_copies: bool, is_sharded: bool) -> list[_Meeting]:
+    """All that is summed and gathered, in the order of all devices."""
+    found = [*_sums(program, has_copies=has_copies)]
+    if has_copies and is_sharded:
+        found += _gathers(program)
+    return [one for _, one in sorted(found, key=lambda pair: pair[0])]
+
+
+def _templates(program: Program, order: list[_Meeting]) -> dict[int, Actions]:
+    """For each device that has any, what it sums and gathers in a step."""
     pipes = range(len(program.placement.pipes))
     found = {}
     for device, held in enumerate(program.placement.held):
@@ -75,21 +85,22 @@ def _templates(program: Program, *, is_sharded: bool) -> dict[int, Actions]:
     return found
 
 
-def _meetings(program: Program, is_sharded: bool) -> Iterator[tuple[float, _Meeting]]:
-    """What is summed and gathered, and when that can begin; what comes later at one time, last."""
+def _sums(program: Program, *, has_copies: bool) -> Iterator[tuple[float, _Meeting]]:
+    """What is summed, and when that can begin; what comes later at one time, last."""
     finished = _last_start(program, Kind.B, Kind.W)
-    has_copies = len(program.placement.pipes) > 1
     learning = [stage for stage in range(program.stages) if learns(program, stage)]
     for stage in learning if has_copies else ():
         yield finished[stage], _Meeting(Kind.REDUCE, None, (stage,))
     for tie, ends in enumerate(program.ties):
         held = tuple(end for end in ends if end in learning)
         yield max(finished[end] for end in ends), _Meeting(Kind.REDUCE, tie, held)
-    if not (has_copies and is_sharded):
-        return
+
+
+def _gathers(program: Program) -> Iterator[tuple[float, _Meeting]]:
+    """What is gathered, likewise."""
     updated = _last_start(program, Kind.UPDATE)
     begun = updated if program.period is not None else _next_start(program, max(updated))
-    for stage in learning:
+    for stage in (one for one in range(program.stages) if learns(program, one)):
         yield begun[stage], _Meeting(Kind.GATHER, None, (stage,))
         for tie, ends in enumerate(program.ties):
             if stage in ends:

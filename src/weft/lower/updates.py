@@ -2,6 +2,7 @@
 
     device 0   compute   F0 F1 B0 B1        UPDATE
                reduce                REDUCE          where a stage has several copies
+               reduce                        GATHER  where each of these updates its share
 
 A schedule that updates between its microbatches places its updates itself.
 """
@@ -18,8 +19,13 @@ from weft.ir.program import Program
 from weft.lower.sums import learns, sums
 
 
-def updates(program: Program) -> Program:
-    """The same step with every stage that learns updated after its device's last action."""
+def updates(program: Program, *, is_sharded: bool = False, is_replicated: bool = False) -> Program:
+    """The same step with every stage that learns updated after its device's last action.
+
+    is_sharded     each copy of a stage updates its share of the weights, and all gather them
+    is_replicated  there are copies of the whole program that it does not show: gradients are
+                   summed with theirs
+    """
     _check_is_one_step(program)
     last_gradient = _last_gradients(program)
     lanes = program.contents()
@@ -30,7 +36,7 @@ def updates(program: Program) -> Program:
             Action(stage, Kind.UPDATE, version=0, pipe=pipe) for pipe, stage in learning
         )
         lanes[Lane(device)] = Actions.concatenate([*_present(lanes, Lane(device)), steps])
-    return sums(program.with_lanes(lanes))
+    return sums(program.with_lanes(lanes), is_sharded=is_sharded, is_replicated=is_replicated)
 
 
 def _check_is_one_step(program: Program) -> None:

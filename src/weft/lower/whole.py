@@ -22,7 +22,7 @@ from weft.lower.wires import unwired
 
 
 def whole(program: Program, stages: Iterable[int]) -> Program:
-    """The same with stages that take the whole batch."""
+    """The same program with stages that take the whole batch at once."""
     chosen = {stage for stage in stages if not program.graph.stages[stage].is_whole_batch}
     if not chosen:
         return program

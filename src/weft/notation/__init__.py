@@ -1,4 +1,4 @@
-"""The notation: programs, costs, timelines, models and devices as text that people read.
+"""The notation: programs, costs, timelines, models, devices and clusters as text that people read.
 
 Text and torch's tables for programs, versioned JSON for everything. What cannot be read is
 refused with a NotationError that says where and why; nothing that is read is executed.
@@ -6,6 +6,7 @@ refused with a NotationError that says where and why; nothing that is read is ex
 
 from weft.notation.files import (
     is_huggingface,
+    read_cluster,
     read_cost,
     read_device,
     read_graph,
@@ -29,6 +30,7 @@ __all__ = [
     "graph_from_json",
     "is_huggingface",
     "plain",
+    "read_cluster",
     "read_cost",
     "read_device",
     "read_graph",

@@ -7,7 +7,7 @@ from os import PathLike
 from pathlib import Path
 from typing import TypeAlias, TypeVar
 
-from weft.cost import Cost, Device, Transformer
+from weft.cost import Cluster, Cost, Device, Transformer
 from weft.errors import NotationError
 from weft.ir.graph import Graph
 from weft.ir.placement import Placement
@@ -23,7 +23,7 @@ from weft.notation.torch.reading import from_torch_csv
 from weft.timeline import Timeline
 
 Source: TypeAlias = str | PathLike[str]
-Read = TypeVar("Read", Program, Cost, Timeline, Transformer, Device)
+Read = TypeVar("Read", Program, Cost, Timeline, Transformer, Device, Cluster)
 
 _NAMES: dict[type[Document], str] = {
     Program: "program",
@@ -31,12 +31,13 @@ _NAMES: dict[type[Document], str] = {
     Timeline: "timeline",
     Transformer: "model",
     Device: "device",
+    Cluster: "cluster",
 }
 
 
 def read_program(path: Source) -> Program:
     """The program of a file: text, JSON or torch's table, by its content, then by its name."""
-    text, source = _text(path), str(path)
+    text, source = text_of(path), str(path)
     start = _first_line(text)
     if start.startswith("{"):
         return _document(text, source, Program)
@@ -48,17 +49,17 @@ def read_program(path: Source) -> Program:
 
 def read_cost(path: Source) -> Cost:
     """The cost of a JSON file."""
-    return _document(_text(path), str(path), Cost)
+    return _document(text_of(path), str(path), Cost)
 
 
 def read_timeline(path: Source) -> Timeline:
     """The timeline of a JSON file."""
-    return _document(_text(path), str(path), Timeline)
+    return _document(text_of(path), str(path), Timeline)
 
 
 def read_model(path: Source) -> Transformer:
     """The model of a JSON file: Weft's own, or a config.json of Hugging Face."""
-    text, source = _text(path), str(path)
+    text, source = text_of(path), str(path)
     with in_source(source):
         if is_config(root := parse(text)):
             return read_config(root)
@@ -68,17 +69,22 @@ def read_model(path: Source) -> Transformer:
 def is_huggingface(path: Source) -> bool:
     """Whether a file is a config.json of Hugging Face."""
     with in_source(str(path)):
-        return is_config(parse(_text(path)))
+        return is_config(parse(text_of(path)))
 
 
 def read_device(path: Source) -> Device:
     """The device of a JSON file."""
-    return _document(_text(path), str(path), Device)
+    return _document(text_of(path), str(path), Device)
+
+
+def read_cluster(path: Source) -> Cluster:
+    """The cluster of a JSON file."""
+    return _document(text_of(path), str(path), Cluster)
 
 
 def read_graph(path: Source) -> tuple[Graph, Placement]:
     """The graph of a JSON file, and where its stages live."""
-    return graph_from_json(_text(path), str(path))
+    return graph_from_json(text_of(path), str(path))
 
 
 def _document(text: str, source: str, kind: type[Read]) -> Read:
@@ -95,7 +101,7 @@ def _first_line(text: str) -> str:
     return found[0].rstrip() if found else ""
 
 
-def _text(path: Source) -> str:
+def text_of(path: Source) -> str:
     """The text of a file, if it is one and not too long."""
     try:
         with Path(path).open("rb") as file:

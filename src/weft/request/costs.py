@@ -34,7 +34,18 @@ from weft.ir.graph import Backward
 from weft.ir.kinds import Kind
 from weft.ir.program import Program
 from weft.notation import read_cost, read_device, read_model
-from weft.request.values import AMOUNT, COUNT, TEXT, Bundle, Bytes, Numbers, Whole, given, refuse
+from weft.request.values import (
+    AMOUNT,
+    COUNT,
+    SWITCH,
+    TEXT,
+    Bundle,
+    Bytes,
+    Numbers,
+    Whole,
+    given,
+    refuse,
+)
 from weft.simulate import Steady
 from weft.timeline import Timeline
 
@@ -56,8 +67,10 @@ class Machine(Bundle):
     microbatch_size: int | None = given(Whole(most=MOST_SEQUENCES))
     sequence: int | None = given(COUNT)
     layers: tuple[int, ...] | None = given(Numbers(int, "3,4,4,3"))
+    tensor_parallel: int | None = given(COUNT)
     expert_parallel: int | None = given(COUNT)
     data_parallel: int | None = given(COUNT)
+    shard_optimizer: bool = given(SWITCH, True)
     state_bytes: tuple[float, ...] | None = given(Numbers(float, "2,4,12"))
 
 
@@ -99,12 +112,14 @@ class Speed(NamedTuple):
 class Costs:
     """What things cost, whatever the program.
 
-    copy  seconds in which a device's activations go to the host, in units
+    copy    seconds in which a device's activations go to the host, in units
+    spread  the layout that measured costs are of; that of a model is with it
     """
 
     base: Base = field(default_factory=Share)
     overrides: Overrides = field(default_factory=Overrides)
     copy: float | None = None
+    spread: Layout = field(default_factory=Layout)
 
     @classmethod
     def asked(cls, prices: Prices, machine: Machine) -> Costs:
@@ -134,6 +149,21 @@ class Costs:
             )
         return self
 
+    def selective(self) -> Costs:
+        """The same where norms and activation functions are computed again in the backward."""
+        if not isinstance(self.base, Derivation):
+            raise InputError(
+                "--recompute selective needs --model and --device, by which it is known what stages"
+                " save; other costs take `all` or stages like 0,2,4"
+            )
+        storage = replace(self.base.storage, is_selective=True)
+        return replace(self, base=replace(self.base, storage=storage))
+
+    @property
+    def layout(self) -> Layout:
+        """How a model is spread over processors beyond its stages."""
+        return self.base.layout if isinstance(self.base, Derivation) else self.spread
+
     def of(self, program: Program) -> Cost:
         """What a program costs."""
         cost, overrides = self._of(program), self.overrides
@@ -158,8 +188,8 @@ class Costs:
     def speed(self, timeline: Timeline, steady: Steady | None = None) -> Speed | None:
         """The speed of a step, or once a run has settled, where a model has one.
 
-        None where a stage learns nothing. Every device that shares a stage feeds microbatches of
-        its own.
+        None where a stage learns nothing. Every group that shares a stage feeds microbatches of
+        its own; every processor of it counts.
         """
         program, base = timeline.program, self.base
         if not isinstance(base, Derivation):
@@ -169,12 +199,12 @@ class Costs:
         microbatches, seconds = _rate(timeline, steady)
         if not seconds:
             return None
-        copies = base.layout.experts * base.layout.replicas
+        layout = base.layout
         work = microbatches * flops(base.model) / seconds
         return Speed(
-            devices=program.devices * copies,
-            tokens_per_second=microbatches * base.model.tokens * copies / seconds,
-            mfu=work / (program.devices * base.device.peak),
+            devices=program.devices * layout.tensor * layout.copies,
+            tokens_per_second=microbatches * base.model.tokens * layout.copies / seconds,
+            mfu=work / (program.devices * layout.tensor * base.device.peak),
         )
 
 
@@ -217,13 +247,15 @@ def _derivation(machine: Machine) -> Derivation:
             microbatch=machine.microbatch_size or model.microbatch,
             sequence=machine.sequence or model.sequence,
         ),
-        device=_found(machine.device, DEVICES, read_device),
+        device=device_called(machine.device),
         layout=Layout(
             experts=machine.expert_parallel or 1,
             replicas=machine.data_parallel or 1,
             layers=machine.layers or (),
+            tensor=machine.tensor_parallel or 1,
+            is_sharded=machine.shard_optimizer,
         ),
-        storage=_storage(machine.state_bytes),
+        storage=storage_of(machine.state_bytes),
     )
 
 
@@ -250,6 +282,11 @@ def model_called(name: str) -> Transformer:
     return _found(name, MODELS, read_model)
 
 
+def device_called(name: str) -> Device:
+    """A preset, or what a file describes."""
+    return _found(name, DEVICES, read_device)
+
+
 def _found(
     name: str, presets: Mapping[str, Described], read: Callable[[str], Described]
 ) -> Described:
@@ -260,7 +297,8 @@ def _found(
     return named(presets, name, f"{kind} or file")
 
 
-def _storage(sizes: tuple[float, ...] | None) -> Storage:
+def storage_of(sizes: tuple[float, ...] | None) -> Storage:
+    """Bytes per parameter, of weights, gradients and optimizer state; as usual where none."""
     if sizes is None:
         return Storage()
     if len(sizes) != 3:

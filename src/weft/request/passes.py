@@ -6,6 +6,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TypedDict
 
+from weft.cost import Layout
 from weft.errors import InputError
 from weft.explain import Relief
 from weft.ir.kinds import Kind, Part
@@ -17,7 +18,7 @@ from weft.request.values import AMOUNT, COUNT, TEXT, Bundle, Whole, given
 from weft.simulate import simulate
 from weft.verify import check
 
-ALL, AUTO, NONE = "all", "auto", "none"
+ALL, AUTO, NONE, SELECTIVE = "all", "auto", "none", "selective"
 AMOUNTS: dict[str, Amount] = {ALL: "all", AUTO: "auto"}
 MOST_MADE = 4_000_000  # actions that a pass may make
 
@@ -56,11 +57,23 @@ class Passes(Bundle):
         cut = self.experts or (1 if has_pairs else None)
         return replace(self, experts=cut, offload=self.offload or AUTO)
 
+    def priced(self, costs: Costs) -> Costs:
+        """What things cost with them: with a link to the host, and with less that is saved."""
+        costs = costs.with_copies(self.copy)
+        return costs.selective() if self.recompute == SELECTIVE else costs
+
+    def check(self, program: Program) -> None:
+        """Refuse stages that a program does not have, and amounts that are none."""
+        if self.recompute not in (None, SELECTIVE):
+            _stages(str(self.recompute), program, "--recompute")
+        if self.offload not in (None, NONE):
+            _offloaded(str(self.offload), program)
+
     def recomputed(self, program: Program) -> Program:
         """The program with what is asked for of its forwards."""
-        if self.recompute is None:
+        if self.recompute in (None, SELECTIVE):
             return program
-        return recompute(program, stages=_stages(self.recompute, program, "--recompute"))
+        return recompute(program, stages=_stages(str(self.recompute), program, "--recompute"))
 
     def lowered(self, program: Program, costs: Costs) -> Program:
         """The program in full with all that is asked for; its order is proved before offloading."""
@@ -69,7 +82,7 @@ class Passes(Bundle):
             _check_made(len(Part) * self.experts * len(program), f"--experts {self.experts}")
             program = experts(program, layers=self.experts)
         if self.steps is not None:
-            program = _repeated(program, self.steps)
+            program = _repeated(program, self.steps, costs.layout)
         if self.offload is not None and self.offload != NONE:
             check(program)
             cost, asked = costs.of(program), _offloaded(self.offload, program)
@@ -77,12 +90,14 @@ class Passes(Bundle):
         return program
 
 
-def _repeated(program: Program, steps: int) -> Program:
-    """A step and its updates, as often as asked for."""
+def _repeated(program: Program, steps: int, layout: Layout) -> Program:
+    """A step with its updates, and with sums where a layout has copies, as often as asked for."""
     if bool((program.actions.kind == Kind.UPDATE).any()):
         raise InputError(f"{program.name} places its updates itself; --updates has its steps")
     _check_made(len(program) * steps, f"--steps {steps}")
-    return updates(program).unrolled(steps)
+    has_copies = layout.copies > 1
+    whole = updates(program, is_sharded=has_copies and layout.is_sharded, is_replicated=has_copies)
+    return whole.unrolled(steps)
 
 
 def _check_made(actions: int, option: str) -> None:
@@ -126,7 +141,7 @@ def _stages(text: str, program: Program, flag: str) -> list[int] | None:
     try:
         stages = [int(word) for word in text.split(",")]
     except ValueError:
-        raise InputError(f"{flag} {text}: `all`, or stages like 0,2,4") from None
+        raise InputError(f"{flag} {text}: `all`, `selective`, or stages like 0,2,4") from None
     _check_stages(stages, text, program, flag)
     return stages
 

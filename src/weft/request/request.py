@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from weft.errors import ProgramError, UnknownSchedule, WeftError
 from weft.explain import reliefs
+from weft.ir.kinds import Kind
 from weft.ir.program import Program
 from weft.lower import executable, overlapping, wires
 from weft.notation import read_program
@@ -28,13 +29,17 @@ MOST_NAME = 80  # characters
 
 @dataclass(frozen=True)
 class Request:
-    """What somebody asks for; everything is found out when it is asked for, and once."""
+    """What somebody asks for; everything is found out when it is asked for, and once.
+
+    given  the program itself, where neither a schedule makes it nor a file has it
+    """
 
     name: str
     sizes: Sizes = field(default_factory=Sizes)
     passes: Passes = field(default_factory=Passes)
     costs: Costs = field(default_factory=Costs)
     limits: Limits = field(default_factory=Limits)
+    given: Program | None = field(default=None, repr=False)
 
     @property
     def title(self) -> str:
@@ -44,8 +49,8 @@ class Request:
 
     @cached_property
     def is_file(self) -> bool:
-        """Whether the name is that of a file, not of a schedule."""
-        return is_file(self.name)
+        """Whether the program is given or that of a file, not of a schedule."""
+        return self.given is not None or is_file(self.name)
 
     @cached_property
     def schedule(self) -> Schedule:
@@ -77,7 +82,7 @@ class Request:
         if not self.is_file:
             return self.schedule.program(self.shape)
         self.refuse_sizes()
-        program = read_program(self.name)
+        program = read_program(self.name) if self.given is None else self.given
         return program.renamed(printable(program.name[:MOST_NAME]))
 
     def refuse_sizes(self) -> None:
@@ -91,6 +96,17 @@ class Request:
         program, report = self.proved()
         return _simulated(program, self.costs), report
 
+    def stepped(self) -> tuple[Timeline, Report]:
+        """The same as a whole step: with every update, and the sums that a layout's copies need.
+
+        Sums are on a stream of their own, so that they overlap with what other stages still do; the
+        step ends when all weights are new. What updates between its microbatches has all that
+        already, but for sums with copies of the whole program.
+        """
+        if self.passes.steps is not None or (self.program.actions.kind == Kind.UPDATE).any():
+            return self.timed()
+        return replace(self, passes=replace(self.passes, steps=1)).timed()
+
     def in_streams(self) -> tuple[Timeline, Report]:
         """The same with every stream in use: pairs cut into segments, all offloaded, and wires."""
         passes = self.passes.for_streams(self.program)
@@ -102,12 +118,20 @@ class Request:
         program, costs = self.program, self.costs
         if self.passes.asked:
             program = self._with_passes(program)[0].program
-            costs = costs.with_copies(self.passes.copy)
+            costs = self.passes.priced(costs)
         else:
             check(program)
-        program = executable(program)
+        layout = costs.layout
+        has_copies = layout.copies > 1
+        is_sharded = has_copies and layout.is_sharded
+        program = executable(program, is_sharded=is_sharded, is_replicated=has_copies)
         report = check(program)
         return _simulated(self.limits.unfolded(program), costs), report
+
+    def with_passes(self) -> Program:
+        """The program in full with what the passes add."""
+        costs = self.passes.priced(self.costs)
+        return self.passes.lowered(self.limits.unfolded(self.program), costs)
 
     def timeline_of(self, program: Program) -> Timeline:
         """Another program, proved and timed in the same way."""
@@ -128,10 +152,10 @@ class Request:
 
     def _steady(self, program: Program) -> Steady:
         program = self.passes.recomputed(program)
-        return steady(program, self.costs.of(program))
+        return steady(program, self.passes.priced(self.costs).of(program))
 
     def _with_passes(self, program: Program) -> tuple[Timeline, Report]:
-        costs = self.costs.with_copies(self.passes.copy)
+        costs = self.passes.priced(self.costs)
         program = self.passes.lowered(self.limits.unfolded(program), costs)
         report = check(program)
         return _simulated(program, costs), report
@@ -178,7 +202,7 @@ def attempts(request: Request) -> Iterator[Attempt | Refused]:
             return
         timeline, proof = request.timed()
         yield Attempt(request, timeline, proof)
-        for relief, again in reliefs(timeline):
+        for relief, again in reliefs(timeline) if request.given is None else ():
             eased = replace(request, passes=Passes.of(relief))
             yield Attempt(eased, again, check(again.program))
     except ProgramError as error:

@@ -37,7 +37,7 @@ SCALE_BYTES = 8  # that travel with a tensor; one that does not become smaller s
 
 @dataclass(frozen=True, slots=True)
 class Compression:
-    """What crosses devices along an edge; None leaves it as it is."""
+    """The types in which values and gradients cross devices; None leaves them as they are."""
 
     activations: Format | None = None
     gradients: Format | None = None

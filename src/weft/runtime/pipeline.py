@@ -18,7 +18,7 @@ from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Self, overload
+from typing import TYPE_CHECKING, Any, Self, overload
 
 import numpy as np
 import torch
@@ -77,6 +77,9 @@ from weft.runtime.weights.options import (
 )
 from weft.runtime.weights.scaling import Scale
 from weft.timeline import Timeline
+
+if TYPE_CHECKING:
+    from weft.runtime.planned import GivenPlan
 
 MISSING: Any = object()  # where None means something
 NO_METRICS: Mapping[str, Metric] = MappingProxyType({})
@@ -228,6 +231,26 @@ class Pipeline:
             self._feed = Feed(task.program, self._world, task.taken, self._replicas)
             seed_of = (lambda one: one) if members is None else members.seed
             self._saver = Saver(task, self._parts, self._world, deadline, seed_of)
+
+    @classmethod
+    def from_plan(
+        cls, model: nn.Module | GivenStages, plan: GivenPlan, *, example: Any = None, **options: Any
+    ) -> Self:
+        """A pipeline as a plan has it: cut at its layers, with its program, passes and layout.
+
+        model    a module: an nn.Sequential, one of Hugging Face, or any that can be traced with an
+                 `example`; or its stages, cut already
+        plan     a Plan, or the file of one
+        options  as those of a Pipeline: loss, optimizer and the like; they win over the plan
+
+        In a process group it needs as many ranks as the layout has processors, and makes its mesh;
+        `weft.runtime.planned.mesh_of` gives it to stages that need it. Without one, replicas are
+        pipes of one process, and a batch has the microbatches of all of them.
+        """
+        from weft.runtime.planned import planned  # schedules take long to import
+
+        run = planned(model, plan, example, options)
+        return cls(run.stages, run.program, **run.options)
 
     def step(
         self,

@@ -32,6 +32,7 @@ class Cause(Enum):
 
     @property
     def meaning(self) -> str:
+        """Why the device waits, in words."""
         return _MEANINGS[self]
 
 
@@ -63,6 +64,7 @@ class Idle(NamedTuple):
 
     @property
     def seconds(self) -> float:
+        """How long it lasts."""
         return self.end - self.start
 
 
@@ -79,6 +81,7 @@ class Stretches:
 
     @property
     def seconds(self) -> Seconds:
+        """How long each of them lasts."""
         return self.end - self.start
 
     def sums(self, devices: int) -> Seconds:

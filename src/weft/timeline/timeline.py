@@ -69,6 +69,7 @@ class Timeline:
 
     @cached_property
     def bubble(self) -> Bubble:
+        """How much of the devices' time is idle, by both windows."""
         wall_window = self.program.devices * self.makespan
         span_window = float(self.device_spans.max())
         return Bubble(

@@ -33,12 +33,15 @@ class Data(Protocol):
     """What a run reads: tokens, each a number below the vocabulary."""
 
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """What to call it in a message."""
 
     @property
-    def vocabulary(self) -> int: ...
+    def vocabulary(self) -> int:
+        """How many different tokens there may be."""
 
-    def tokens(self) -> Tokens: ...
+    def tokens(self) -> Tokens:
+        """All of them, in order."""
 
 
 @dataclass(frozen=True)
@@ -55,9 +58,11 @@ class Text:
 
     @property
     def vocabulary(self) -> int:
+        """How many different characters occur."""
         return len(self.signs)
 
     def tokens(self) -> Tokens:
+        """The number of each character, in order."""
         return np.searchsorted(_codes(self.signs), _codes(self.text)).astype(np.int32)
 
 
@@ -71,9 +76,11 @@ class TokenFile:
 
     @property
     def name(self) -> str:
+        """The path."""
         return str(self.path)
 
     def tokens(self) -> Tokens:
+        """The numbers, read where they lie."""
         return _mapped(self.path, self.token_type)
 
 

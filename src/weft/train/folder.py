@@ -8,6 +8,7 @@ events.out.tfevents.*                                the same for TensorBoard, i
 summary.json                                         what --json prints
 settings.toml                                        what --config takes, from `weft train`
 page.html                                            measured over predicted, from `weft train`
+plan.json                                            the plan that is run, where one was given
 saves/                                               what --resume goes on from
 
 A file is written beside its place and then put there: whoever reads it, or ends the run, finds a
@@ -23,13 +24,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
-from typing import Self, TypeAlias
+from typing import Any, Self, TypeAlias
 
 from weft.cost import Cost
 from weft.draw import to_perfetto
 from weft.errors import InputError
 from weft.ir.program import Program
 from weft.notation import read_timeline, to_json, to_text
+from weft.request import PlanFile, plan_to_json, read_plan
 from weft.timeline import Timeline
 from weft.train.events import Events
 from weft.train.metrics import MetricsFile, metrics_until
@@ -38,6 +40,7 @@ from weft.train.outcome import Metrics, News, Notice, Outcome, Saved
 Page: TypeAlias = Callable[[Sequence[Timeline], Sequence[str]], str]
 
 METRICS, SUMMARY, SETTINGS, SAVES = "metrics.jsonl", "summary.json", "settings.toml", "saves"
+PLAN = "plan.json"
 
 
 def summary(outcome: Outcome) -> dict[str, object]:
@@ -51,6 +54,21 @@ def summary(outcome: Outcome) -> dict[str, object]:
         "peak_memory": outcome.peak_memory,
         "accelerator": outcome.accelerator,
         **(asynchronous if any(outcome.staleness) else {}),
+        **({"plan": _plan_summary(outcome.planned)} if outcome.planned else {}),
+    }
+
+
+def _plan_summary(planned: PlanFile) -> dict[str, object]:
+    """Which plan was run, and what it predicted."""
+    plan = planned.plan
+    predicted = plan.predicted or plan.prediction()
+    return {
+        "file": planned.path,
+        "source": plan.source,
+        "layers": [*plan.layers],
+        "predicted_step": predicted.seconds,
+        "bubble": predicted.bubble,
+        "memory": [*predicted.memory],
     }
 
 
@@ -83,12 +101,26 @@ def outcome_of(folder: Path, program: Program, steps: int) -> Outcome:
         if (folder / "measured.json").exists():
             measured = read_timeline(folder / "measured.json")
         metrics = tuple(metrics_until(folder / METRICS, steps))
-        return Outcome(program, metrics, predicted, measured, figures["accelerator"])
+        return Outcome(
+            program,
+            metrics,
+            predicted,
+            measured,
+            figures["accelerator"],
+            planned=_planned(folder, figures),
+        )
     except (OSError, ValueError, KeyError) as error:
         raise InputError(
             f"the run in {folder} has taken its {steps} steps, but its figures cannot be read:"
             f" {error}"
         ) from None
+
+
+def _planned(folder: Path, figures: dict[str, Any]) -> PlanFile | None:
+    """The plan of a run, by the name that its summary has."""
+    if "plan" not in figures:
+        return None
+    return PlanFile(str(figures["plan"]["file"]), read_plan(folder / PLAN))
 
 
 def cost_of(folder: Path) -> Cost | None:
@@ -115,6 +147,7 @@ class RunFiles:
 
     @property
     def saves(self) -> Path:
+        """The folder of its saves."""
         return self.folder / SAVES
 
 
@@ -202,6 +235,8 @@ def _contents(outcome: Outcome, files: RunFiles) -> Iterator[tuple[str, str]]:
         yield f"{name}.perfetto.json", to_perfetto(timeline)
     if outcome.metrics:
         yield SUMMARY, json.dumps(summary(outcome), allow_nan=False) + "\n"
+    if outcome.planned is not None:
+        yield PLAN, plan_to_json(outcome.planned.plan)
     if files.settings is not None:
         yield SETTINGS, files.settings
     if files.page is not None:

@@ -53,7 +53,7 @@ class _End(NamedTuple):
 def launched(
     work: Work[Found], watch: Watcher, *, ranks: int, request: EndRequest | None = None
 ) -> Found:
-    """What rank 0 finds, when this many processes work in one process group.
+    """What `work` returns on rank 0, done by this many processes in one process group.
 
     A request to end is passed on to rank 0 once it has reported something; else, or where nobody
     takes requests, a signal ends all of them.

@@ -12,8 +12,10 @@ from torch.nn import functional
 from weft.cost import Transformer
 from weft.errors import InputError
 from weft.models import gpt, moe
+from weft.request import even_layers
 from weft.runtime import Stages, split
 from weft.runtime.experts import ALONE, ExpertGroup
+from weft.runtime.planned import stages_by
 from weft.runtime.split.hollow import AUXILIARY
 from weft.train.settings import Settings
 
@@ -29,12 +31,17 @@ def stages_of(settings: Settings, device: torch.device, group: ExpertGroup = ALO
                 f" that has, like --model moe-small"
             )
         if settings.is_huggingface:
-            return _from_config(settings, Path(str(settings.model)), device)
+            return _cut(settings, _from_config(settings, Path(str(settings.model))).to(device))
         model = _gpt(settings) if mixture is None else _moe(settings, mixture, group)
         return _cut(settings, model.to(device))
 
 
-def _cut(settings: Settings, model: nn.Sequential) -> Stages:
+def _cut(settings: Settings, model: nn.Module) -> Stages:
+    """The stages of a model, as a plan cuts and marks them where one is given."""
+    if settings.planned is not None:
+        return Stages.of(stages_by(model, settings.planned.plan))  # type: ignore[arg-type]
+    if settings.is_huggingface:
+        return split(model, stages=settings.program.stages)
     stages, most = settings.program.stages, settings.layers + 2
     if stages > most:
         raise InputError(
@@ -76,8 +83,7 @@ def layers_of(blocks: int, stages: int) -> list[int] | None:
     """How many modules each stage gets: equal blocks, as embedding and head weigh little."""
     if stages > blocks:
         return None
-    size, larger = divmod(blocks, stages)
-    sizes = [size + (index < larger) for index in range(stages)]
+    sizes = [*even_layers(blocks, stages)]
     sizes[0] += 1
     sizes[-1] += 1
     return sizes
@@ -86,8 +92,8 @@ def layers_of(blocks: int, stages: int) -> list[int] | None:
 # Hugging Face
 
 
-def _from_config(settings: Settings, path: Path, device: torch.device) -> Stages:
-    """The stages of a model with weights drawn by its own code."""
+def _from_config(settings: Settings, path: Path) -> nn.Module:
+    """A model with weights drawn by its own code."""
     try:
         from transformers import AutoConfig, AutoModelForCausalLM
     except ImportError:
@@ -105,7 +111,7 @@ def _from_config(settings: Settings, path: Path, device: torch.device) -> Stages
         raise InputError(
             f"{path} describes no model that predicts the next token: {error}"
         ) from None
-    return split(model.float().to(device), stages=settings.program.stages)
+    return model.float()
 
 
 def _check_fits(settings: Settings, path: Path, config: Any) -> None:

@@ -10,6 +10,7 @@ from typing import NamedTuple, TypeAlias
 
 from weft.ir.program import Program
 from weft.ir.versions import resident_versions, staleness
+from weft.request import PlanFile
 from weft.timeline import Bubble, Timeline
 
 
@@ -60,9 +61,11 @@ class Outcome:
     accelerator: str  # on which it was measured, in words
     after: int = 0  # steps that were taken before it was resumed
     ended_by: int | None = None  # the signal that ended it early
+    planned: PlanFile | None = None  # the plan that was run
 
     @property
     def losses(self) -> list[float]:
+        """The loss of every step."""
         return [step.loss for step in self.metrics]
 
     @property

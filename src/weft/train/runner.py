@@ -72,6 +72,7 @@ class _Synchronous:
             middle,
             self._job.accelerator,
             self.after,
+            planned=self._job.planned,
         )
 
     def step(self, step: int) -> None:
@@ -119,6 +120,7 @@ class _Asynchronous:
             self._measured,
             self._job.accelerator,
             self.after,
+            planned=self._job.planned,
         )
 
     def step(self, step: int) -> None:

@@ -36,9 +36,11 @@ class SavedTokens:
 
     @property
     def name(self) -> str:
+        """The column and where it is."""
         return f"{self.column} of {self.path}"
 
     def tokens(self) -> Tokens:
+        """The numbers of all lists, in order."""
         return _joined(_column(self.path, self.column), self.name)
 
 

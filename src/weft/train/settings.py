@@ -8,7 +8,7 @@ from weft.cost import Transformer
 from weft.errors import InputError
 from weft.ir.program import Program
 from weft.notation import is_huggingface
-from weft.request import Training, is_model_file, model_called
+from weft.request import PlanFile, Training, is_model_file, model_called
 from weft.runtime.suit import is_asynchronous
 from weft.train.accelerator import chosen, seat
 from weft.train.data import Data
@@ -16,10 +16,14 @@ from weft.train.data import Data
 
 @dataclass(frozen=True, slots=True)
 class Settings(Training):
-    """All that decides a run's losses."""
+    """All that decides a run's losses.
+
+    planned  the plan by which the model is cut and marked, where one is given
+    """
 
     program: Program
     data: Data
+    planned: PlanFile | None = None
 
     def __post_init__(self) -> None:
         Training.__post_init__(self)  # a class with slots is made twice: super() finds the first
@@ -61,10 +65,17 @@ class Settings(Training):
     @property
     def mixture(self) -> Transformer | None:
         """The sizes of the mixture of experts that Weft builds itself, if one is trained."""
-        if self.model is None or self.is_huggingface:
+        model = self._sizes
+        return model if model is not None and model.experts else None
+
+    @property
+    def _sizes(self) -> Transformer | None:
+        """Those of the model that is named or planned, unless it is one of Hugging Face."""
+        if self.is_huggingface:
             return None
-        model = model_called(self.model)
-        return model if model.experts else None
+        if self.model is not None:
+            return model_called(self.model)
+        return None if self.planned is None else self.planned.plan.model
 
     @property
     def expert_ranks(self) -> int:

@@ -62,7 +62,7 @@ class EndRequest:
 
 @contextmanager
 def heeding() -> Iterator[EndRequest]:
-    """What the signals have asked that ask this process to end."""
+    """Signals that ask this process to end are noted here; whoever works asks whether one came."""
     request = EndRequest()
     with _handled_by(request.take, _usual(ASKING)):
         yield request

@@ -14,6 +14,7 @@ from torch.optim.lr_scheduler import LambdaLR
 
 from weft.cost import Cost
 from weft.lower import Amount
+from weft.request import PlanFile
 from weft.runtime import Stages, Staleness
 from weft.runtime.compression import AskedCompression
 from weft.runtime.device.link import linked
@@ -141,6 +142,11 @@ class Workload:
             return max(t - version(t, i, s) for s in stages for i in microbatches)
 
         return stale
+
+    @property
+    def planned(self) -> PlanFile | None:
+        """The plan that is run, if one is."""
+        return self._settings.planned
 
     @property
     def accelerator(self) -> str:

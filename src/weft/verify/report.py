@@ -44,6 +44,7 @@ class Report:
 
     @property
     def is_valid(self) -> bool:
+        """Whether no rule is broken."""
         return not self.findings
 
     @property

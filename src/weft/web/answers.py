@@ -10,25 +10,28 @@ from typing import TypeAlias
 
 from weft.cost import DEVICES, MODELS
 from weft.errors import InputError, WeftError
-from weft.explain import Relief
 from weft.ir.program import Program
-from weft.notation import from_json, from_text, from_torch_csv
-from weft.request import Costs
+from weft.request import Plan
 from weft.request.values import Whole, read
 from weft.schedules import REGISTRY, Schedule
-from weft.simulate import Steady, Step, simulate, steady
+from weft.simulate import Steady, Step, steady
 from weft.timeline import Timeline
 from weft.verify import check
+from weft.web.descriptions import described
 from weft.web.figures import step_of
+from weft.web.files import read_file
 from weft.web.helps import what_helps
-from weft.web.plot import points
-from weft.web.requests import LIMITS, PageRequest, read_costs, read_request
+from weft.web.plot import MOST_SETTLED, points, settled_of
+from weft.web.reliefs import OFFERED
+from weft.web.requests import LIMITS, PageRequest, read_costs, read_request, step_timeline
+from weft.web.synthesised import synthesised
 from weft.web.view import view
+from weft.web.ways import ways
 
 Answer: TypeAlias = dict[str, object]
 
 MOST_TIMELINES = 6
-MOST_PLOTTED = 8_192  # actions of the request whose plot is made, or that settles
+MOST_BUDGETS = 100
 
 
 def catalogue() -> Answer:
@@ -37,7 +40,7 @@ def catalogue() -> Answer:
         "schedules": [_described(schedule) for schedule in REGISTRY],
         "models": [{"name": name, "summary": model.source} for name, model in MODELS.items()],
         "devices": [{"name": name, "summary": device.source} for name, device in DEVICES.items()],
-        "reliefs": [relief.value for relief in Relief],
+        "reliefs": OFFERED,
     }
 
 
@@ -72,17 +75,12 @@ def _answer(given: object) -> Answer:
         return _refused(request, refusal.reason, refusal.nearest)
     try:
         timeline = request.timeline()
-        step = step_of(timeline, request.shape.microbatches, _settled(request))
-        return {"timeline": view(timeline, request.title, step)}
+        settled = settled_of(request)
+        step = step_of(timeline, request.shape.microbatches, settled)
+        speed = request.costs.speed(timeline, settled)
+        return {"timeline": view(timeline, request.title, step, speed)}
     except WeftError as error:
         return {"refused": f"{request.title}: {error}"}
-
-
-def _settled(request: PageRequest) -> Steady | None:
-    """What an asynchronous run settles into, where finding out keeps nobody waiting."""
-    if 2 * request.shape.stages * request.shape.microbatches > MOST_PLOTTED:
-        return None
-    return request.settled()
 
 
 def _refused(request: PageRequest, reason: str, nearest: object) -> Answer:
@@ -95,11 +93,14 @@ def _refused(request: PageRequest, reason: str, nearest: object) -> Answer:
 
 def plot(asked: Mapping[str, object]) -> Answer:
     """Time and memory of a schedule and its variants; a page asks for one after the other."""
-    request = read_request(asked.get("request"))
-    actions = 2 * request.shape.stages * request.shape.microbatches
-    if actions > MOST_PLOTTED:
-        raise InputError(f"the plot is made for shapes of up to {MOST_PLOTTED:,} actions")
-    return {"points": points(request)}
+    return {"points": points(read_request(asked.get("request")))}
+
+
+def synthesis(asked: Mapping[str, object]) -> Answer:
+    """An order that was made for a budget of memory; a page asks for one after the other."""
+    given = asked.get("request")
+    index = read(Whole(least=0, most=MOST_BUDGETS), asked.get("index", 0), "index")
+    return synthesised(read_request(given), index, given)
 
 
 def helped(asked: Mapping[str, object]) -> Answer:
@@ -107,50 +108,54 @@ def helped(asked: Mapping[str, object]) -> Answer:
     return {"helps": what_helps(read_request(asked.get("request")).timeline())}
 
 
-def opened(asked: Mapping[str, object]) -> Answer:
-    """The timeline of a file: one that was written down, or a program's, proved and timed.
+def fitted(asked: Mapping[str, object]) -> Answer:
+    """What would make a request fit into memory."""
+    given = asked.get("request")
+    if not isinstance(given, Mapping):
+        raise InputError("a request is an object")
+    return ways(given)
 
-    A run is compared by as many microbatches as the page's own steps have.
+
+def opened(asked: Mapping[str, object]) -> Answer:
+    """The timeline of a file: one that was written down, or of a program or plan, proved and timed.
+
+    A run is compared by as many microbatches as the page's own steps have. A model, a device or a
+    cluster has no timeline: it is described, for the page to ask with.
     """
     name, text = asked.get("name"), asked.get("text")
     if not isinstance(name, str) or not isinstance(text, str) or not text.strip():
         raise InputError("a file has a name and a text")
-    found, settled = _read(text, name[:80]), None
-    if isinstance(found, Program):
-        found, settled = _timed(found, read_costs(asked.get("costs", {})))
-    else:
-        check(LIMITS.unfolded(found.program))  # what cannot have run has no critical path
+    found, settled, title = read_file(text, name[:80]), None, ""
+    match found:
+        case Program():
+            found, settled = _timed(found, asked.get("costs", {}))
+        case Plan():
+            LIMITS.unfolded(found.program)
+            title, found = found.source, found.timeline
+        case Timeline():
+            check(LIMITS.unfolded(found.program))  # what cannot have run has no critical path
+        case _:
+            return {"described": described(found, name, text)}
     own = Step.of(found).microbatches
     count = Whole(most=max(own, LIMITS.microbatches))
     microbatches = read(count, asked.get("microbatches", own), "microbatches")
     step = step_of(found, microbatches, settled)
-    return {"timelines": [view(found, step=step) | {"helps": what_helps(found)}]}
+    return {"timelines": [view(found, title, step) | {"helps": what_helps(found)}]}
 
 
-def _read(text: str, source: str) -> Program | Timeline:
-    start = text.lstrip()[0]
-    if start == "{":
-        document = from_json(text, source)
-        if not isinstance(document, Program | Timeline):
-            raise InputError(f"{source}: a program or a timeline can be shown")
-        return document
-    if start in "0123456789(,":
-        return from_torch_csv(text, source)
-    return from_text(text, source)
-
-
-def _timed(program: Program, costs: Costs) -> tuple[Timeline, Steady | None]:
+def _timed(program: Program, given: object) -> tuple[Timeline, Steady | None]:
     """Its timeline, and where it repeats what it settles into."""
-    whole = LIMITS.unfolded(program)
-    check(whole)
-    is_small = len(program) <= MOST_PLOTTED
+    costs = read_costs(given, program.devices)
+    is_small = len(program) <= MOST_SETTLED
     settled = steady(program, costs.of(program)) if program.period and is_small else None
-    return simulate(whole, costs.of(whole)), settled
+    return step_timeline(LIMITS.unfolded(program), costs, given), settled
 
 
 ANSWERS: dict[str, Callable[[Mapping[str, object]], Answer]] = {
     "/timelines": timelines,
     "/plot": plot,
+    "/synthesis": synthesis,
     "/helps": helped,
+    "/fit": fitted,
     "/open": opened,
 }

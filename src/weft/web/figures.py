@@ -9,6 +9,7 @@ import numpy as np
 from weft.draw.units import is_physical
 from weft.ir.kinds import Kind
 from weft.ir.versions import staleness
+from weft.request import Speed
 from weft.simulate import Steady, Step
 from weft.timeline import Timeline
 
@@ -26,9 +27,22 @@ class Figure(NamedTuple):
     is_compared: bool = True
 
 
-def figures(timeline: Timeline, step: Step) -> list[dict[str, object]]:
+def figures(timeline: Timeline, step: Step, speed: Speed | None = None) -> list[dict[str, object]]:
     """All figures of a timeline, as JSON takes them; what adds up, for one step."""
-    return [figure._asdict() for figure in _figures(timeline, step)]
+    found = [*_figures(timeline, step), *(_speeds(speed) if speed else ())]
+    return [figure._asdict() for figure in found]
+
+
+def _speeds(speed: Speed) -> list[Figure]:
+    """Of a model on all its devices; more of it is better."""
+    return [
+        Figure("MFU", speed.mfu, "share", "FLOP/s of the model relative to the devices' peak",
+               is_compared=False),
+        Figure("tokens per second", round(speed.tokens_per_second), "count",
+               "of all copies together", is_compared=False),
+        Figure("devices in all", speed.devices, "count",
+               "of the pipeline, times those that share a stage, times copies", is_compared=False),
+    ]  # fmt: skip
 
 
 def _figures(timeline: Timeline, step: Step) -> list[Figure]:

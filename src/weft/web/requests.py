@@ -3,8 +3,8 @@
     {"schedule": "1f1b", "variant": "", "devices": 4, "microbatches": 8, "stages_per_device": 1,
      "updates": 2, "relief": "--recompute all", "streams": false,
      "forward": 1, "input_grad": 1, "weight_grad": 1,    a device's share of the model, in units
-     "model": "gpt-6.2b", "device": "a100",              or a model on devices, in seconds
-     "microbatch_size": 1, "expert_parallel": 1,         and bytes
+     "model": "gpt-6.2b", "device": "a100", ...          or a model on devices: see `machines`
+     "ends_with_update": false,                          whether sums and updates are of the step
      "latency": 0, "bandwidth": 0, "capacity": 0,        a link, and the memory of a device
      "lengths": [1, 1, 2, 1]}                            of the model's equal pieces, in order
 
@@ -18,15 +18,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from weft.cost import Share, device_named, model_named
+from weft.cost import Share
 from weft.errors import InputError
-from weft.explain import Relief
 from weft.ir.program import Program
-from weft.request import Costs, Limits, Machine, Overrides, Passes, Prices, Request, Sizes
+from weft.request import DEVICES, Costs, Limits, Machine, Overrides, Prices, Request, Sizes
 from weft.request.values import Text, picked, read
 from weft.schedules import REGISTRY, Shape
 from weft.timeline import Timeline
 from weft.verify import Report, check
+from weft.web.machines import read_derivation
+from weft.web.reliefs import RELIEF, read_relief
 
 LIMITS = Limits(
     actions=300_000,
@@ -45,10 +46,23 @@ class PageRequest(Request):
     """A request whose program is kept, since most questions change costs alone."""
 
     has_streams: bool = False
+    ends_with_update: bool = False
+
+    @property
+    def relief(self) -> str:
+        """What relieves memory, as the command line spells it."""
+        return str(self.passes)
+
+    def relieved(self, relief: str) -> PageRequest:
+        """The same with this relief and no other."""
+        return replace(self, passes=read_relief(relief))
 
     def timeline(self) -> Timeline:
         """The proved program, timed; InputError or ProgramError where there is none."""
-        return (self.in_streams() if self.has_streams else self.timed())[0]
+        whole = self
+        if self.ends_with_update and not self.schedule.is_asynchronous:
+            whole = replace(self, passes=replace(self.passes, steps=1))
+        return (whole.in_streams() if self.has_streams else whole.timed())[0]
 
     def proved(self) -> tuple[Program, Report]:
         return proved(self.name, self.shape)
@@ -70,45 +84,46 @@ def read_request(given: object) -> PageRequest:
         raise InputError("a request is an object")
     schedule = REGISTRY[_name(given, "schedule")]
     sizes = picked(Sizes, given, *SIZES, *(("updates",) if schedule.is_asynchronous else ()))
-    return PageRequest(
+    costs = read_costs(given, sizes.devices or DEVICES)
+    request = PageRequest(
         schedule.name,
         sizes,
-        passes=Passes.of(_relief(given)),
-        costs=read_costs(given),
+        costs=costs,
         limits=LIMITS,
         has_streams=given.get("streams") is True,
+        ends_with_update=_ends_with_update(given, costs),
     )
+    return request.relieved(read(RELIEF, given.get("relief", ""), "relief"))
 
 
-def read_costs(given: object) -> Costs:
-    """Costs out of JSON; InputError where they make no sense."""
+def read_costs(given: object, devices: int | None = None) -> Costs:
+    """Costs out of JSON, for a pipeline of this many devices where that is known.
+
+    InputError where they make no sense.
+    """
     if not isinstance(given, Mapping):
         raise InputError("costs are an object")
     asked = {name: value for name, value in given.items() if value != 0}
-    names = ("latency", "bandwidth", "capacity", "lengths")
-    overrides = picked(Overrides, asked, *names)
-    if _name(given, "model") or _name(given, "device"):
-        return replace(_machine(given), overrides=overrides)
+    overrides = picked(Overrides, asked, "latency", "bandwidth", "capacity", "lengths")
+    if given.get("model", "") != "" or given.get("device", "") != "":
+        return Costs(read_derivation(given, devices), overrides)
     prices = picked(Prices, given, "forward", "input_grad", "weight_grad")
     base = Costs.asked(prices, Machine()).base
     assert isinstance(base, Share)
     return Costs(replace(base, message=1.0), overrides).with_copies()
 
 
-def _machine(given: Mapping[str, object]) -> Costs:
-    """A model and a device by their names alone."""
-    for name, known in (("model", model_named), ("device", device_named)):
-        known(_name(given, name))
-    names = ("model", "device", "microbatch_size", "expert_parallel")
-    return Costs.asked(Prices(), picked(Machine, given, *names))
+def step_timeline(program: Program, costs: Costs, given: object) -> Timeline:
+    """A program in full, proved, and timed as the schedules of the same question are."""
+    request = Request(program.name, costs=costs, given=program)
+    return (request.stepped() if _ends_with_update(given, costs) else request.timed())[0]
 
 
-def _relief(given: Mapping[str, object]) -> Relief:
-    try:
-        return Relief(_name(given, "relief"))
-    except ValueError:
-        known = ", ".join(repr(relief.value) for relief in Relief)
-        raise InputError(f"relief is one of {known}") from None
+def _ends_with_update(given: object, costs: Costs) -> bool:
+    """Asked for, or because gradients are summed over copies of the pipeline within the step."""
+    if isinstance(given, Mapping) and given.get("ends_with_update") is True:
+        return True
+    return costs.layout.replicas > 1
 
 
 def _name(given: Mapping[str, object], name: str) -> str:

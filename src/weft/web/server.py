@@ -1,8 +1,9 @@
 """The live page: a server for one reader on this machine.
 
 It answers only those who call it by its own name, so that no other page can reach it through a
-name that points here; it reads a bounded amount in a bounded time, computes one answer at a time,
-and executes nothing that it is sent. Every request gets an answer.
+name that points here; it reads a bounded amount in a bounded time, computes one answer at a time
+and beside it one that may take long, and executes nothing that it is sent. Every request gets an
+answer.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ LOOPBACK = ("127.0.0.1", "localhost", "[::1]")  # what a browser may call it
 PATIENCE = 30.0  # seconds in which a question must be asked
 SMALL = 1 << 20  # bytes of a question that need not wait until another has been read
 PIECE = 1 << 16  # bytes that are read at once
+SLOW = ("/plot", "/synthesis", "/helps", "/fit")  # questions that hold up no other
 LINGER = 5.0  # seconds without a byte after which nobody is sending any more
 
 
@@ -37,12 +39,17 @@ class Server(ThreadingHTTPServer):
     daemon_threads = True
 
     def __init__(self, host: str = "127.0.0.1", port: int = 0) -> None:
+        self.lock, self.slow, self.reading = Lock(), Lock(), Lock()
         if ":" in host:
             self.address_family = AF_INET6
         super().__init__((host, port), _Handler)
         self.host, self.port = host, int(self.server_address[1])
         self.page = assembled({"timelines": [], "live": catalogue()}).encode()
-        self.lock, self.reading = Lock(), Lock()
+
+    def server_close(self) -> None:
+        """Listen no more; what is being synthesised comes to its end, which is near."""
+        super().server_close()
+        self.slow.acquire(timeout=PATIENCE)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A reader who leaves before the answer is no error."""
@@ -106,7 +113,7 @@ class _Handler(BaseHTTPRequestHandler):
             return
         try:
             asked = self._asked()
-            with self.server.lock:
+            with self.server.slow if self.path in SLOW else self.server.lock:
                 content = json.dumps(answer(asked), allow_nan=False).encode()
         except WeftError as error:
             self._refuse(HTTPStatus.UNPROCESSABLE_ENTITY, str(error))

@@ -19,16 +19,20 @@ from weft.ir.lanes import Lane
 from weft.ir.program import Program
 from weft.ir.values import Value
 from weft.ir.versions import staleness
+from weft.request import Speed
 from weft.simulate import Step
 from weft.timeline import CAUSES, Category, Timeline
 from weft.web.columns import Packed, exact, rounded
 from weft.web.figures import figures
+from weft.web.shortage import shortage
 
 FIELDS = ("stage", "kind", "microbatch", "span", "version", "pipe", "edge", "segment", "joined")
 STRETCH_FIELDS = ("device", "cause", "start", "end", "before", "waits_for")
 
 
-def view(timeline: Timeline, name: str = "", step: Step | None = None) -> dict[str, object]:
+def view(
+    timeline: Timeline, name: str = "", step: Step | None = None, speed: Speed | None = None
+) -> dict[str, object]:
     """Everything that is known of a timeline, under its own name or another.
 
     `step` says by what it is compared; else by what its program calls a step.
@@ -50,7 +54,8 @@ def view(timeline: Timeline, name: str = "", step: Step | None = None) -> dict[s
         "steps": program.steps,
         "step": step.microbatches,
         "group": _group(timeline),
-        "figures": figures(timeline, step),
+        "shortage": shortage(timeline),
+        "figures": figures(timeline, step, speed),
         "columns": _columns(timeline),
         "reads": _reads(program),
         "idle": _idle(timeline),

@@ -6,16 +6,19 @@ import json
 from collections.abc import Callable
 from typing import TypeAlias
 
-from weft.cost import Cost, Device, Transformer
+from weft.cost import Cluster, Cost, Device, Transformer
 from weft.errors import NotationError
 from weft.ir.program import Program
 from weft.notation.json.cost import FORMAT as COST
 from weft.notation.json.cost import cost_object, read_cost
 from weft.notation.json.descriptions import (
+    CLUSTER,
     DEVICE,
     MODEL,
+    cluster_object,
     device_object,
     model_object,
+    read_cluster,
     read_device,
     read_model,
 )
@@ -27,7 +30,7 @@ from weft.notation.json.timeline import read_timeline, timeline_object
 from weft.notation.places import in_source
 from weft.timeline import Timeline
 
-Document: TypeAlias = Program | Cost | Timeline | Transformer | Device
+Document: TypeAlias = Program | Cost | Timeline | Transformer | Device | Cluster
 
 _READERS: dict[str, Callable[[Node], Document]] = {
     PROGRAM: read_program,
@@ -35,6 +38,7 @@ _READERS: dict[str, Callable[[Node], Document]] = {
     TIMELINE: read_timeline,
     MODEL: read_model,
     DEVICE: read_device,
+    CLUSTER: read_cluster,
 }
 
 
@@ -51,6 +55,8 @@ def to_json(thing: Document) -> str:
             members = model_object(thing)
         case Device():
             members = device_object(thing)
+        case Cluster():
+            members = cluster_object(thing)
     try:
         lines = [f"{json.dumps(key)}: {_dumps(value)}" for key, value in members.items()]
     except ValueError:

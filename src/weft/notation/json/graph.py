@@ -23,7 +23,7 @@ _USUAL = Stage()
 
 
 def graph_from_json(text: str, source: str = "") -> tuple[Graph, Placement]:
-    """The graph of a file, and where its stages live."""
+    """The graph of a JSON text, and where its stages live."""
     with in_source(source):
         root = parse(text)
         members = root.members((*_KEYS, "devices"), ("stages",))

@@ -98,7 +98,7 @@ class Readouts:
         """A copy on the host, and the event after which it is one; None where values are there."""
         if not values.is_cuda:
             return None
-        host = torch.empty(values.shape, dtype=values.dtype, pin_memory=True)
+        host = torch.empty(values.shape, dtype=values.dtype, device="cpu", pin_memory=True)
         host.copy_(values, non_blocking=True)
         event = torch.cuda.Event()  # type: ignore[no-untyped-call]
         event.record(torch.cuda.current_stream(values.device))

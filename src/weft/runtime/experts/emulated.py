@@ -45,9 +45,11 @@ class Emulated:
         return found
 
     def counts(self, sent: Tensor) -> Tensor:
+        """How many rows come from each rank, given how many go to each; on the CPU."""
         return torch.stack([counts[self.rank] for counts in self._met(sent)]).cpu()
 
     def exchange(self, rows: Tensor, sent: Sequence[int], received: Sequence[int]) -> Tensor:
+        """Rows from all ranks, in their order, of those that each has for the others."""
         pieces = rows.split_with_sizes([*sent])
         return torch.cat([cut[self.rank] for cut in self._met(pieces)])
 

@@ -53,11 +53,13 @@ class ExpertRanks:
         self._lookout, self._what, self._sources = lookout, what, tuple(sources)
 
     def counts(self, sent: Tensor) -> Tensor:
+        """How many rows come from each rank, given how many go to each; on the CPU."""
         received = torch.empty_like(sent)
         self._await(self._start(received, sent, [], []))
         return received.cpu()
 
     def exchange(self, rows: Tensor, sent: Sequence[int], received: Sequence[int]) -> Tensor:
+        """Rows from all ranks, in their order; gradients go back the same way."""
         found: Tensor = _Exchange.apply(rows, [*sent], [*received], self)  # type: ignore[no-untyped-call]
         return found
 

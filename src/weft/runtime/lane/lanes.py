@@ -12,13 +12,13 @@ from weft.runtime.device.accelerator import accelerator_of
 from weft.runtime.device.link import assumed
 from weft.runtime.lane.bind import Binder
 from weft.runtime.lane.plan import Planner
+from weft.runtime.lane.room import with_room
 from weft.runtime.lane.streams import Streams
 from weft.runtime.lane.threads import Threads
 from weft.runtime.lane.walk import Drive, InTurn, Plan
 from weft.runtime.ranks.clock import Recording
 from weft.runtime.transport import Transport
 from weft.runtime.transport.loopback import Loopback
-from weft.simulate import simulate
 
 BESIDE = Stream.EXPERTS, Stream.OFFLOAD, Stream.ONLOAD
 
@@ -33,7 +33,7 @@ class Lanes:
         self._drive = _drive(binder.program, transport, device)
         if cost is None and offloads(binder.program):
             cost = assumed(binder.program)  # else nothing would take time to come back
-        self._planner = Planner(binder, simulate(binder.program, cost), self._drive)
+        self._planner = Planner(binder, with_room(binder.program, cost), self._drive)
         self.digest = self._planner.digest  # of the order in which actions are launched
         self._left = 0  # updates whose gathers the last step may have left to the next
         self._has_failed = False

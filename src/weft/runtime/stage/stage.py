@@ -57,9 +57,9 @@ class Stage:
         self._is_gathered = is_gathered(module)
         is_deferrable = role.is_split and not self._is_gathered  # gradients are scattered in I
         self._is_deferring = is_deferrable and self._recorder.attach(module)
-        self._marked = Marked(module)
         self._buffers, self._graphs = Buffers(module), Graphs(role.index)
         self._state, self._versioned = State(module, role.index), Versioned(module, role)
+        self._marked = Marked(module, keeps_outputs=self._versioned.is_following)
         self._borders = Borders(module, role, self._device)
         self._contexts = Contexts(
             draw,

@@ -44,6 +44,7 @@ class Shape:
 
     @property
     def stages(self) -> int:
+        """Stages of a pipe, on all devices together."""
         return len(self.graph) if self.graph else self.devices * self.stages_per_device
 
     def but(self, **changes: object) -> Shape:

@@ -1,23 +1,23 @@
 // Controls of the live page: schedules, sizes, costs, files; every change is answered at once.
 
 import { notify } from "weft/app.js";
-import { USUAL_COSTS, costFields, costsAsked, lengthFields } from "weft/costs.js";
+import { Asides } from "weft/asides.js";
+import { MOST, fromAddress } from "weft/asked.js";
+import { chosenBy, costFields, costsAsked, lengthFields } from "weft/costs.js";
 import { timelineOf } from "weft/data.js";
-import { debounced, el, focusWithin } from "weft/dom.js";
+import { el, focusWithin } from "weft/dom.js";
+import { openFile } from "weft/drop.js";
 import { choice, slider } from "weft/fields.js";
 import { post } from "weft/live.js";
+import { memoryFields } from "weft/memoryfields.js";
+import { shortageBox } from "weft/shortage.js";
 
 const SIZES = {
-  devices: { words: "Devices", least: 1, most: 16, step: 1 },
-  microbatches: { words: "Microbatches", least: 1, most: 64, step: 1 },
+  devices: { words: "Devices", least: 1, most: 64, step: 1 },
+  microbatches: { words: "Microbatches", least: 1, most: 512, step: 1 },
 };
 const UPDATES = { updates: { words: "Updates of an asynchronous run", least: 1, most: 8, step: 1 } };
-const USUAL = {
-  chosen: [{ schedule: "1f1b", variant: "", relief: "" }],
-  devices: 4, microbatches: 8, updates: 2, ...USUAL_COSTS,
-};
 const OTHERS = ["zb-h1", "interleaved-1f1b", "gpipe", "zbv", "zb-h2", "eager-1f1b"]; // to compare with
-const MOST = 6; // schedules at once
 
 /** Ends when the first answer is on show. */
 export async function buildControls(app, place) {
@@ -38,18 +38,18 @@ class Controls {
     this.state = this.wanted();
     this.files = []; // { name, text, views, what they were asked with }
     this.timelines = []; // of the schedules
-    this.isDue = this.isAsking = this.isMoreDue = this.isAskingMore = false;
+    this.isDue = this.isAsking = false;
     this.refusals = el("div", { role: "alert" });
+    this.shortages = el("div", { role: "status", "aria-label": "What does not fit" });
     this.lengths = el("div", {});
-    this.moreLater = debounced(200, () => this.more());
+    this.asides = new Asides(this);
     this.hasStreams = app.options.streams;
     app.on("timelines", () => this.followStreams());
-    app.on("select", () => this.moreLater()); // another tab may be open
   }
 
   /** What the address says, and the usual for the rest. */
   wanted() {
-    const state = { ...structuredClone(USUAL), ...fromAddress() };
+    const state = fromAddress();
     for (const one of state.chosen) one.stages_per_device ??= this.schedules.get(one.schedule)?.stages_per_device ?? 1;
     return state;
   }
@@ -60,13 +60,18 @@ class Controls {
     const focus = focusWithin(this.place);
     const { chosen } = this.state;
     const isUneven = this.state.lengths.some((length) => length !== 1);
-    const changes = { change: (change) => this.set(change), rebuild: (change) => this.set(change, true) };
+    const changes = {
+      change: (change) => this.set(change),
+      rebuild: (change) => this.set(change, true),
+      open: (file) => openFile(this.app, file),
+    };
     this.place.replaceChildren(
       el("h2", {}, "Schedules"),
       ...chosen.map((one, index) => this.chooser(one, index)),
       el("button", { disabled: chosen.length >= MOST, onclick: () => this.add() }, "+ Compare with another"),
       ...this.files.map((file, index) => this.fileRow(file, index)),
       this.refusals,
+      this.shortages,
       el("h3", {}, "Shape"),
       ...Object.entries(this.sizes()).map(([name, { words, ...range }]) =>
         slider(words, range, this.state[name], (value) => this.set({ [name]: value }))),
@@ -93,7 +98,7 @@ class Controls {
     const units = this.state.costs === "units"
       ? "Weights of a device have size 1, and so has what it saves of a microbatch, and a message."
       : "Derived from the sizes of the model and the device's figures: a bound that good runs come near to.";
-    return `${units} Drop a program, a timeline, a torch CSV or a page on this one to see it here.`;
+    return `${units} Drop a program, a timeline, a torch CSV, a plan or a page on this one to see it here; a model, a device or a cluster to compute with it.`;
   }
 
   chooser(one, index) {
@@ -109,9 +114,8 @@ class Controls {
       const variants = ["", ...known.variants].map((value) => ({ value, words: value || "no variant" }));
       fields.push(choice("Variant", variants, one.variant, (variant) => choose({ variant })));
     }
-    const reliefs = this.app.live.reliefs.map((value) => ({ value, words: value || "all in memory" }));
-    fields.push(choice("Memory", reliefs, one.relief, (relief) => choose({ relief })));
-    const children = [el("div", { class: "field" }, ...fields)];
+    const { select, texts } = memoryFields(this.reliefs(), one, choose);
+    const children = [el("div", { class: "field" }, ...fields, select), ...texts];
     if (known?.loops) {
       children.push(slider("Stages per device", { least: 1, most: 8, step: 1 }, one.stages_per_device, (value) => {
         one.stages_per_device = value;
@@ -120,6 +124,11 @@ class Controls {
     }
     if (this.state.chosen.length > 1) children.push(this.remover(one.schedule, this.state.chosen, index));
     return el("div", { title: known?.summary ?? "" }, ...children);
+  }
+
+  /** In units there are no norms to compute again. */
+  reliefs() {
+    return this.app.live.reliefs.filter((relief) => this.state.costs === "model" || !relief.includes("selective"));
   }
 
   fileRow(file, index) {
@@ -148,8 +157,12 @@ class Controls {
     this.open({ schedule, variant: "", relief: "", stages_per_device: this.schedules.get(schedule).stages_per_device });
   }
 
-  /** Beside what is there; again the same is not added. */
-  open({ schedule, variant, relief, stages_per_device }) {
+  /** Beside what is there; again the same is not added. What was synthesised is a file. */
+  open({ name, text, schedule, variant, relief, stages_per_device }) {
+    if (text) {
+      if (!this.files.some((file) => file.text === text)) this.openFile({ name, text });
+      return;
+    }
     const { chosen } = this.state;
     if (chosen.some((one) => one.schedule === schedule && one.variant === variant && one.relief === relief)) return;
     if (chosen.length >= MOST) chosen.pop();
@@ -176,7 +189,7 @@ class Controls {
       await this.answer();
     }
     this.isAsking = false;
-    this.moreLater();
+    this.asides.later();
   }
 
   async answer() {
@@ -195,8 +208,20 @@ class Controls {
   show(answers, requests) {
     this.refusals.replaceChildren(...answers.flatMap((answer, index) => (answer.refused ? [this.refusal(answer, index)] : [])));
     this.timelines = answers.flatMap(({ timeline }, index) =>
-      (timeline ? [{ ...timelineOf(timeline, this.app.words), request: requests[index] }] : []));
+      (timeline ? [{ ...timelineOf(timeline, this.app.words), request: requests[index], index }] : []));
+    this.showShortages();
     this.adopt();
+  }
+
+  showShortages() {
+    const short = this.timelines.filter((timeline) => timeline.shortage);
+    this.shortages.replaceChildren(...short.map((timeline) => shortageBox(timeline, (change) => this.use(change, timeline))));
+  }
+
+  /** A way to fit: what belongs to a schedule changes there, the rest for all. */
+  use({ relief, ...change }, { index }) {
+    if (relief !== undefined) Object.assign(this.state.chosen[index], { relief, is_own: false });
+    this.set(change, true);
   }
 
   /** Schedules and files; what was on show stays where there is nothing. */
@@ -220,18 +245,25 @@ class Controls {
 
   async openFile(file) {
     if (!file.views) await this.time(file);
+    if (file.described) return this.take(file.described);
     this.files.push(file);
     this.build();
     this.adopt();
     return file.views.map((view) => view.title);
   }
 
+  /** A model, a device or a cluster is what the page asks with from now on. */
+  take(described) {
+    this.set(chosenBy(this.state, described), true);
+    return [`${described.kind} ${described.name}: ${described.summary}`];
+  }
+
   /** A program takes the costs that are chosen; a timeline has its own, and so has a page. */
   async time(file) {
     const asked = { costs: costsAsked(this.state), microbatches: this.state.microbatches };
     if (file.asked === JSON.stringify(asked) || (file.views && !file.asked)) return;
-    const { timelines } = await post("/open", { name: file.name, text: file.text, ...asked });
-    Object.assign(file, { views: timelines, asked: JSON.stringify(asked) });
+    const { timelines, described } = await post("/open", { name: file.name, text: file.text, ...asked });
+    Object.assign(file, { views: timelines, described, asked: JSON.stringify(asked) });
   }
 
   followStreams() {
@@ -247,81 +279,4 @@ class Controls {
     this.build();
     await this.ask();
   }
-
-  // what the open tab needs beyond the timelines, one question after the other so that none waits
-
-  async more() {
-    this.isMoreDue = true;
-    if (this.isAsking || this.isAskingMore) return; // asked again after it
-    this.isAskingMore = true;
-    while (this.isMoreDue) {
-      this.isMoreDue = false;
-      try {
-        if (this.app.tab === "plot") await this.plot();
-        if (this.app.tab === "helps") await this.help();
-      } catch (error) {
-        notify(error.message, true);
-      }
-    }
-    this.isAskingMore = false;
-  }
-
-  /** Of a schedule in the plot: as many as it is chosen with, else several where the first has. */
-  stagesOf(schedule, { stages_per_device: first }) {
-    const chosen = this.state.chosen.find((one) => one.schedule === schedule);
-    return chosen?.stages_per_device ?? Math.max(first, this.schedules.get(schedule).stages_per_device);
-  }
-
-  async plot() {
-    const [request] = this.requests();
-    const shape = JSON.stringify({ ...request, schedule: "", variant: "", relief: "" });
-    if (this.plotted === shape) return;
-    const found = [];
-    for (const schedule of this.schedules.keys()) {
-      const stages = { stages_per_device: this.stagesOf(schedule, request) };
-      const { points } = await post("/plot", { request: { ...request, ...stages, schedule, variant: "" } });
-      if (this.isAsking) return; // about something else; asked again after it
-      found.push(...points);
-      this.app.points = [...found];
-      if (this.app.tab === "plot") this.app.updateTab();
-    }
-    this.plotted = shape;
-  }
-
-  async help() {
-    for (const timeline of this.app.timelines) {
-      if (timeline.helps !== undefined || !timeline.request) continue;
-      timeline.helps = await helpsOf(timeline.request);
-      if (this.isAsking) return;
-    }
-    if (this.app.tab === "helps") this.app.updateTab();
-  }
-}
-
-/** What would help, or why that is not known. */
-async function helpsOf(request) {
-  try {
-    return (await post("/helps", { request })).helps;
-  } catch (error) {
-    return { refused: error.message };
-  }
-}
-
-/** What the address says, as far as it makes sense; the server judges the rest. */
-function fromAddress() {
-  let given;
-  try {
-    given = JSON.parse(new URLSearchParams(location.hash.slice(1)).get("live") ?? "{}");
-  } catch {
-    return {};
-  }
-  const isAlike = (value, usual) => typeof value === typeof usual && Array.isArray(value) === Array.isArray(usual);
-  const sound = Object.fromEntries(Object.entries(USUAL)
-    .filter(([name, usual]) => isAlike(given?.[name], usual)).map(([name]) => [name, given[name]]));
-  const chosen = (sound.chosen ?? []).filter((one) => typeof one?.schedule === "string").slice(0, MOST)
-    .map((one) => ({ ...USUAL.chosen[0], ...one }));
-  if (chosen.length) sound.chosen = chosen;
-  else delete sound.chosen;
-  if (sound.costs !== "model") delete sound.costs;
-  return sound;
 }

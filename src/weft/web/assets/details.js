@@ -21,16 +21,17 @@ export function buildDetails(app, place) {
 
 function content(app) {
   const { selection } = app;
-  if (!selection) return app.shown().flatMap((timeline) => aboutTimeline(timeline));
+  if (!selection) return app.shown().flatMap((timeline) => aboutTimeline(app, timeline));
   return selection.gap !== undefined ? aboutGap(app, selection) : aboutAction(app, selection);
 }
 
 const facts = (rows) => el("dl", {}, ...rows.flatMap(([name, value, title = ""]) =>
   [el("dt", { title }, name), el("dd", { title }, value)]));
 
-function aboutTimeline(timeline) {
+function aboutTimeline(app, timeline) {
   return [
     el("h2", {}, timeline.title),
+    ...(timeline.shortage && !app.live ? [el("p", { class: "refusal" }, `It does not fit. ${timeline.shortage}`)] : []),
     facts(timeline.figures.map((figure) => [figure.name, figureText(figure, timeline.units), figure.means])),
     el("p", { class: "note" }, timeline.is_plain ? NOT_WORKED_OUT : "Point at an action or an idle stretch; click it to keep it."),
   ];

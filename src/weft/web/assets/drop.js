@@ -14,11 +14,12 @@ export function watchDrops(app) {
   addEventListener("drop", (event) => {
     event.preventDefault();
     mark(false);
-    for (const file of event.dataTransfer.files) open(app, file);
+    for (const file of event.dataTransfer.files) openFile(app, file);
   });
 }
 
-async function open(app, file) {
+/** Open a file that was dropped or picked; a message says what became of it. */
+export async function openFile(app, file) {
   try {
     if (file.size > MOST) throw new Error("it is larger than 64 MiB");
     const text = await file.text();

@@ -1,4 +1,4 @@
-// Fields of a form: a slider with its number, and a choice.
+// Fields of a form: a slider with its number, a choice, a text, a file.
 
 import { el } from "weft/dom.js";
 
@@ -28,3 +28,24 @@ export function choice(words, options, value, change) {
 }
 
 export const labelled = (words, control) => el("div", { class: "field" }, el("label", {}, words), control);
+
+/** One of two: `value` is whether it is the second. */
+export function toggle(words, [no, yes], value, change) {
+  const options = [{ value: "no", words: no }, { value: "yes", words: yes }];
+  return labelled(words, choice(words, options, value ? "yes" : "no", (chosen) => change(chosen === "yes")));
+}
+
+/** A short text, taken when it is complete. */
+export function textField(words, example, value, change) {
+  const input = el("input", { type: "text", placeholder: example, value, "aria-label": words, onchange: () => change(input.value.trim()) });
+  return labelled(words, input);
+}
+
+/** A button that asks for a file. */
+export function filePicker(words, open) {
+  const input = el("input", { type: "file", accept: ".json,application/json", hidden: true, "aria-label": words, onchange: () => {
+    if (input.files.length) open(input.files[0]);
+    input.value = "";
+  } });
+  return el("div", { class: "field" }, el("button", { class: "link", onclick: () => input.click() }, words), input);
+}

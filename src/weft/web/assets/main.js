@@ -14,10 +14,12 @@ import { buildTabs } from "weft/tabs.js";
 import { buildToolbar } from "weft/toolbar.js";
 
 const began = performance.now();
-const app = new App(JSON.parse(byId("data").textContent));
+const content = JSON.parse(byId("data").textContent);
+const app = new App(content);
 const decoded = performance.now();
 app.openPoint = (point) => openStored(app, point);
 buildTabs(app, byId("tabs"));
+if (content.tab) app.openTab(content.tab);
 buildToolbar(app, byId("toolbar"));
 buildLegend(app, byId("legend"));
 buildChooser(app, byId("timelines"));

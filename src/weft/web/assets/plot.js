@@ -1,61 +1,53 @@
-// Memory against step time over all schedules; a point opens its timeline.
+// The drawing of memory against step time: a mark for each point, lines, and axes.
 
-import { byId, el, table } from "weft/dom.js";
 import { amount, tickStep } from "weft/format.js";
 
 const SVG = "http://www.w3.org/2000/svg";
-const BOX = { height: 204, left: 78, right: 110, top: 8, bottom: 36 };
-const LIST = 560; // pixels beside the drawing
-const APART = 44; // pixels between the numbers of an axis
+const BOX = { height: 318, left: 78, right: 90, top: 10, bottom: 40 };
+const APART = 52; // pixels between the numbers of an axis
+const FACTORS = [1, 1.5, 2, 3, 4, 5, 6, 8];
+const SHORT = 2.5; // times the least that is the most
+const LINE = 26; // pixels between its numbers, one above the other
+const LETTER = 6; // pixels
 
-export function plotTab(app) {
-  const points = app.points.filter((point) => !point.refused && point.time > 0);
-  if (!points.length) {
-    return [el("p", {}, app.live ? "The plot is being computed." : "This page holds no other schedules; `weft compare -o page.html` writes one that does.")];
-  }
-  return [el("div", { class: "beside" }, drawing(app, points), list(app, points))];
-}
-
-/** The same as a table, the fastest first, and those that have no such shape. */
-function list(app, points) {
-  const { units } = app;
-  const best = unbeaten(points);
-  const isLast = (point) => point.is_fitting === false;
-  const rows = [...points].sort((one, other) => isLast(one) - isLast(other) || one.time - other.time || one.memory - other.memory).map((point) => [
-    el("button", { class: "link", onclick: () => app.openPoint(point) }, point.name),
-    amount(point.time, units.time),
-    amount(point.memory, units.memory),
-    best.includes(point) ? "●" : isLast(point) ? "does not fit" : "",
-  ]);
-  const refused = app.points.filter((point) => point.refused).map((point) =>
-    el("p", { class: "note" }, `${point.name}: ${point.refused}`));
-  const caption = "Points open their timeline. ● and the line: no other is better in both.";
-  return el("div", {}, table(caption, ["schedule", "step", "memory", ""], rows), ...refused);
-}
-
-function drawing(app, points) {
-  const { height, left, right, top, bottom } = BOX;
-  const width = Math.max(360, Math.min(720, byId("panel").clientWidth - LIST));
-  const range = (values) => {
-    const [least, most] = [Math.min(...values), Math.max(...values)];
-    return [least / 1.06, most * 1.06];
-  };
-  const [x0, x1] = range(points.map((point) => point.time));
-  const [y0, y1] = [0, range(points.map((point) => point.memory))[1] || 1];
-  const x = (time) => left + (Math.log(time / x0) / Math.log(x1 / x0)) * (width - left - right);
-  const y = (memory) => height - bottom - ((memory - y0) / (y1 - y0)) * (height - top - bottom);
+/** Scales are for those that are `near`; others are at the edge. `best` are joined by a broken line, what was synthesised by a whole one; `hover` takes a point. */
+export function drawing(app, { points, near, best, width, hover }) {
+  const { height } = BOX;
+  const scales = scalesOf(near, width);
+  const { x, y } = scales;
   const root = shape("svg", { viewBox: `0 0 ${width} ${height}`, width, height, class: "plot", role: "group", "aria-label": "Memory against step time" });
-  const { units } = app;
-  axes(root, { x, y, x0, x1, y0, y1, width, units });
-  capacity(app, root, { y, y1, width });
-  const best = unbeaten(points);
-  root.append(shape("polyline", { points: best.map((one) => `${x(one.time)},${y(one.memory)}`).join(" "), fill: "none", stroke: "var(--accent)", "stroke-dasharray": "4 3" }));
+  axes(root, { ...scales, width, units: app.units });
+  capacity(app, root, { ...scales, width });
+  const line = (among, look) => root.append(shape("polyline", { points: among.map((one) => `${x(one.time)},${y(one.memory)}`).join(" "), fill: "none", ...look }));
+  line(best.filter((one) => points.includes(one) && !isSynthesised(one)), { stroke: "var(--accent)", "stroke-dasharray": "4 3" });
+  line(points.filter(isSynthesised).sort((one, other) => one.memory - other.memory), { stroke: "var(--made)", "stroke-width": 2 });
   const taken = points.map((point) => ({ x: x(point.time) - 6, right: x(point.time) + 6, y: y(point.memory) }));
-  const isNamed = (point) => best.includes(point) || isShown(app, point);
+  const isNamed = (point) => (best.includes(point) && !isSynthesised(point)) || isShown(app, point);
   for (const point of [...points].sort((one, other) => isNamed(other) - isNamed(one))) {
-    root.append(dot(app, point, x(point.time), y(point.memory), best.includes(point), taken, units));
+    const at = { x: x(point.time), y: y(point.memory), width, isBeyond: !near.includes(point), isLow: y(point.memory) > height / 2 };
+    root.append(mark(app, point, at, { isBest: best.includes(point), isNamed: isNamed(point), taken, hover }));
   }
   return root;
+}
+
+const isSynthesised = (point) => point.kind === "synthesised";
+const isShown = (app, point) => app.shown().some((timeline) => timeline.name === point.name);
+
+/** Both by factors: a few schedules take many times as much as the rest. */
+function scalesOf(points, width) {
+  const { height, left, right, top, bottom } = BOX;
+  const times = points.map((point) => point.time);
+  const [x0, x1] = [Math.min(...times) / 1.03, Math.max(...times) * 1.06];
+  const sizes = points.map((point) => point.memory);
+  const [least, most] = [Math.min(...sizes), Math.max(...sizes)];
+  const margin = Math.max(1.01, (most / least) ** 0.07);
+  const [y0, y1] = [least / margin, most * margin];
+  const share = (value, from, to) => Math.max(0, Math.min(1, Math.log(value / from) / Math.log(to / from)));
+  return {
+    x0, x1, y0, y1,
+    x: (time) => left + share(time, x0, x1) * (width - left - right),
+    y: (memory) => height - bottom - share(memory, y0, y1) * (height - top - bottom),
+  };
 }
 
 /** The memory that a device has, where that is known. */
@@ -76,84 +68,89 @@ function shape(name, properties, ...children) {
 
 function axes(root, { x, y, x0, x1, y0, y1, width, units }) {
   const { height, left, right, bottom, top } = BOX;
-  for (const at of apart(rounds(x0, x1), x)) {
+  for (const at of apart(rounds(x0, x1, units.time.size), x, APART)) {
     root.append(shape("line", { x1: x(at), x2: x(at), y1: top, y2: height - bottom, stroke: "var(--line)" }),
       shape("text", { x: x(at), y: height - bottom + 15, "text-anchor": "middle", class: "faint" }, amount(at, units.time)));
   }
-  const stepY = tickStep(y1 - y0, 5);
-  for (let at = Math.ceil(y0 / stepY) * stepY; at <= y1; at += stepY) {
+  for (const at of apart(rounds(y0, y1, units.memory.size), (memory) => -y(memory), LINE)) {
     root.append(shape("line", { x1: left, x2: width - right, y1: y(at), y2: y(at), stroke: "var(--line)" }),
       shape("text", { x: left - 6, y: y(at) + 4, "text-anchor": "end", class: "faint" }, amount(at, units.memory)));
   }
+  const middle = (top + height - bottom) / 2;
   root.append(
-    shape("text", { x: (left + width - right) / 2, y: height - 5, "text-anchor": "middle" }, "time of a step"),
-    shape("text", { x: 12, y: (top + height - bottom) / 2, "text-anchor": "middle", transform: `rotate(-90 12 ${(top + height - bottom) / 2})` }, "most memory of a device"));
+    shape("text", { x: (left + width - right) / 2, y: height - 6, "text-anchor": "middle" }, "time of a step"),
+    shape("text", { x: 12, y: middle, "text-anchor": "middle", transform: `rotate(-90 12 ${middle})` }, "most memory of a device"));
 }
 
-/** Round numbers of a scale by factors: the naive schedule takes many times as long as the rest. */
-function rounds(least, most) {
+/** Round numbers, in a unit: at equal distances on a short scale, else by factors. */
+function rounds(least, most, size) {
   const found = [];
-  for (let power = 10 ** Math.floor(Math.log10(least)); power <= most; power *= 10) {
-    found.push(...[1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 8].map((factor) => factor * power));
+  const step = tickStep((most - least) / size, 6) * size;
+  if (most < SHORT * least) {
+    for (let at = Math.ceil(least / step); at * step <= most; at++) found.push(at * step);
+    return found;
+  }
+  for (let power = 10 ** Math.floor(Math.log10(least / size)); power * size <= most; power *= 10) {
+    found.push(...FACTORS.map((factor) => factor * power * size));
   }
   return found.filter((at) => at >= least && at <= most);
 }
 
 /** Those that stand far enough from the one before. */
-function apart(numbers, x) {
+function apart(numbers, place, least) {
   const kept = [];
   for (const at of numbers) {
-    if (!kept.length || x(at) - x(kept.at(-1)) >= APART) kept.push(at);
+    if (!kept.length || place(at) - place(kept.at(-1)) >= least) kept.push(at);
   }
   return kept;
 }
 
-/** Of those that fit, the ones that no other beats in both time and memory, fastest first. */
-function unbeaten(points) {
-  const found = [];
-  const fitting = points.filter((point) => point.is_fitting !== false);
-  for (const point of fitting.sort((a, b) => a.time - b.time || a.memory - b.memory)) {
-    if (!found.length || point.memory < found.at(-1).memory - 1e-9) found.push(point);
-  }
-  return found;
-}
-
-const isShown = (app, point) => app.shown().some((timeline) => timeline.name === point.name);
-
-function dot(app, point, x, y, isBest, taken, units) {
+/** A button: pointed at or in focus it says what it is, pressed it opens its timeline. */
+function mark(app, point, at, { isBest, isNamed, taken, hover }) {
   const open = () => app.openPoint(point);
-  const fits = point.is_fitting === false ? ", does not fit" : "";
-  const words = `${point.name}: ${amount(point.time, units.time)}, ${amount(point.memory, units.memory)}${fits}`;
-  const isOpen = isShown(app, point);
-  const place = isBest || isOpen ? labelPlace(taken, x, y, point.name.length * 6) : null;
-  const mark = shape("g", { tabindex: "0", role: "button", "aria-label": words },
-    shape("circle", { cx: x, cy: y, r: isOpen ? 7 : 5, ...look(point, isBest) }),
-    shape("title", {}, words),
-    ...(place ? [shape("text", { x: x + 9, y: place }, point.name)] : []));
-  mark.addEventListener("click", open);
-  mark.addEventListener("keydown", (event) => {
+  const { units } = app;
+  const facts = [at.isBeyond ? ", beyond the picture" : "", point.is_fitting === false ? ", does not fit" : "", point.is_stale ? ", stale weights" : "", point.words ? `, ${point.words}` : ""];
+  const words = `${point.name}: ${amount(point.time, units.time)}, ${amount(point.memory, units.memory)}${facts.join("")}`;
+  const label = isNamed ? labelOf(point.name, at, taken) : null;
+  const found = shape("g", { tabindex: "0", role: "button", "aria-label": words, class: at.isBeyond ? "beyond" : "" },
+    form(point, at, isShown(app, point) ? 7 : 5, look(point, isBest)),
+    ...(label ? [label] : []));
+  found.addEventListener("click", open);
+  for (const event of ["pointerenter", "focus"]) found.addEventListener(event, () => hover(point, at));
+  for (const event of ["pointerleave", "blur"]) found.addEventListener(event, () => hover(null));
+  found.addEventListener("keydown", (event) => {
     if (event.key !== "Enter" && event.key !== " ") return;
     event.preventDefault();
     open();
   });
-  return mark;
+  return found;
+}
+
+/** A schedule is a circle, with stale weights a triangle; what was synthesised a square. */
+function form(point, { x, y }, size, colours) {
+  if (isSynthesised(point)) return shape("rect", { x: x - size + 1, y: y - size + 1, width: 2 * size - 2, height: 2 * size - 2, ...colours });
+  if (point.is_stale) return shape("path", { d: `M${x} ${y - size}L${x + size} ${y + size - 1}H${x - size}Z`, ...colours });
+  return shape("circle", { cx: x, cy: y, r: size, ...colours });
 }
 
 /** Hollow where a device has less memory than it takes. */
 function look(point, isBest) {
   if (point.is_fitting === false) return { fill: "var(--panel)", stroke: "var(--strong)" };
+  if (isSynthesised(point)) return { fill: "var(--made)", stroke: "var(--panel)" };
   return { fill: isBest ? "var(--accent)" : "var(--faint)", stroke: "var(--panel)" };
 }
 
 /** Beside the point, a little higher or lower where another label stands; else none. */
-function labelPlace(taken, x, y, width) {
+function labelOf(name, { x, y, width }, taken) {
+  const length = name.length * LETTER;
+  const isLeft = x + 9 + length > width;
   for (const shift of [-7, 4, 15, -18, 26]) {
-    const spot = { x: x + 9, y: y + shift, right: x + 9 + width };
-    const isFree = taken.every((other) => Math.abs(other.y - spot.y) > 11 || other.right < spot.x || spot.right < other.x);
-    if (isFree) {
-      taken.push(spot);
-      return spot.y;
-    }
+    const from = isLeft ? x - 9 - length : x + 9;
+    const spot = { x: from, y: y + shift, right: from + length };
+    const isFree = spot.y < BOX.height - BOX.bottom && spot.y > BOX.top && taken.every((other) => Math.abs(other.y - spot.y) > 11 || other.right < spot.x || spot.right < other.x);
+    if (!isFree) continue;
+    taken.push(spot);
+    return shape("text", { x: isLeft ? x - 9 : x + 9, y: spot.y, ...(isLeft ? { "text-anchor": "end" } : {}) }, name);
   }
   return null;
 }

@@ -1,16 +1,16 @@
 // Tabs below the picture, one of them open.
 
-import { el } from "weft/dom.js";
+import { el, focusWithin } from "weft/dom.js";
 import { actionsTab } from "weft/actionstab.js";
 import { comparisonTab } from "weft/comparison.js";
+import { frontierTab } from "weft/frontier.js";
 import { helpsTab } from "weft/helps.js";
 import { idleTab } from "weft/idletab.js";
-import { plotTab } from "weft/plot.js";
 
 const TABS = [
   ["idle", "Idle time", idleTab],
   ["comparison", "Comparison", comparisonTab],
-  ["plot", "Memory against time", plotTab],
+  ["plot", "Frontier", frontierTab],
   ["helps", "What would help", helpsTab],
   ["actions", "Actions", actionsTab],
 ];
@@ -30,12 +30,15 @@ export function buildTabs(app, place) {
     buttons[next].focus();
   });
   const update = () => {
+    const focus = focusWithin(panel);
     TABS.forEach(([name], index) => {
       buttons[index].setAttribute("aria-selected", name === app.tab);
       buttons[index].tabIndex = name === app.tab ? 0 : -1;
     });
+    place.classList.toggle("tall", app.tab === "plot");
     panel.setAttribute("aria-labelledby", `tab-${app.tab}`);
     panel.replaceChildren(...TABS.find(([name]) => name === app.tab)[2](app));
+    focus();
   };
   app.openTab = (name) => {
     app.tab = TABS.some(([known]) => known === name) ? name : "idle";

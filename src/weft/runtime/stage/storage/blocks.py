@@ -62,7 +62,7 @@ class HostBlocks:
         index = next(fitting, None)
         if index is None:
             size = max(LEAST_PIECE, 1 << (capacity - 1).bit_length())
-            piece = torch.empty(size, dtype=torch.uint8, pin_memory=True)
+            piece = torch.empty(size, dtype=torch.uint8, device="cpu", pin_memory=True)
         else:
             piece = self._pieces.pop(index)
         if piece.numel() > capacity:

@@ -13,30 +13,37 @@ from torch.utils.checkpoint import checkpoint
 
 from weft.runtime.device.shards import local
 from weft.runtime.stage.storage.marks import Mark, MarkedModule, is_rounded, marked
+from weft.runtime.stage.storage.returned import Notes, Rerun, Returned
 from weft.runtime.stage.storage.tiles import Tiles
 from weft.runtime.stage.swap import Slots
 
+SAVE_INPUTS = (nn.GELU, nn.GroupNorm, nn.LayerNorm, nn.SiLU)  # and little else
+
 
 class Marked:
-    """The marked modules of a stage: a policy for what autograd saves while they run."""
+    """The marked modules of a stage: a policy for what autograd saves while they run, and after.
 
-    def __init__(self, stage: nn.Module) -> None:
+    Where backwards find newer weights, running a module again would not give what it returned:
+    `keeps_outputs` then.
+    """
+
+    def __init__(self, stage: nn.Module, *, keeps_outputs: bool = False) -> None:
         self._inputs: list[set[int]] = []  # memory of the inputs of modules that run
-        found = marked(stage)
-        self._is_rounding = any(Mark.FP8 in one.mark for one in found)
-        for one in found:
+        self._notes, self._keeps_outputs = Notes(), keeps_outputs
+        self._found = marked(stage)
+        for one in self._found:
             one.module.forward = partial(_forward, self, one, one.module.forward)
 
     def __bool__(self) -> bool:
-        return self._is_rounding
+        return bool(self._found)
 
     def __deepcopy__(self, memo: dict[int, object]) -> Marked:
         return self  # of no use to a copy of the stage, which has its own
 
-    def store(self, tensor: Tensor) -> Tiles | None:
-        """An input of a module that stores in FP8, in tiles."""
+    def store(self, tensor: Tensor) -> Tiles | Returned | None:
+        """An input of a module that stores in FP8, in tiles; what a recomputed one returned."""
         is_input = any(_place(tensor) in places for places in self._inputs)
-        return Tiles(tensor) if is_input and is_rounded(tensor) else None
+        return Tiles(tensor) if is_input and is_rounded(tensor) else self._notes.store(tensor)
 
     def check(self) -> None:
         """Any backward will do."""
@@ -52,23 +59,32 @@ class Marked:
             if Mark.AGAIN not in one.mark:
                 return forward(*args, **kwargs)
             call = _repeatable(one.module, forward)
-            return checkpoint(call, *args, use_reentrant=False, **kwargs)
+            keeps_output = self._keeps_outputs or is_rounding  # it was given what is not rounded
+            rerun = None if keeps_output else Rerun(call, args, kwargs)
+            if rerun is not None and type(one.module) in SAVE_INPUTS:
+                out = call(*args, **kwargs)
+            else:
+                out = checkpoint(call, *args, use_reentrant=False, **kwargs)
+            if rerun is not None:
+                self._notes.note(out, rerun)
+            return out
         finally:
             self._inputs.pop()
 
 
 def _repeatable(module: nn.Module, forward: Callable[..., Any]) -> Callable[..., Any]:
-    """A forward that changes its module the first time alone, and finds the buffers of then."""
+    """A forward that changes its module the first time alone, and finds what was there then."""
+    weights = dict(module.named_parameters())
     before = {name: buffer.clone() for name, buffer in module.named_buffers()}
     is_first = True
 
     def call(*args: Any, **kwargs: Any) -> Any:
         nonlocal is_first
-        if is_first or not before:
+        if is_first or not (before or weights):
             is_first = False
             return forward(*args, **kwargs)
         again = {name: buffer.clone() for name, buffer in before.items()}
-        with Slots(module).holding(again):
+        with Slots(module).holding(weights | again):
             return forward(*args, **kwargs)
 
     return call

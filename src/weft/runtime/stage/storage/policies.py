@@ -3,10 +3,11 @@
     policy      takes                                   keeps
     Followed    weights, where a program stashes none   their place: the backward finds the newest
     Marked      inputs of modules stored in FP8         codes and scales
+                what recomputed modules return          a note to run the module again
     (held)      whatever is left, if it is to leave     the tensor, which can be moved to the host
 
 The first that takes a tensor stores it; what none takes is kept as it is. What a module marked as
-recomputed computes never comes here: it is saved as a note to run the module again.
+recomputed computes inside never comes here: it is saved as a note as well.
 """
 
 from __future__ import annotations

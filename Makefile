@@ -29,9 +29,9 @@ demo: $(VENV)/.torch ## train a small GPT on four processes, then compare the sc
 	@printf '\n%s\n\n' 'ZB-V: the backward split into I and W, so that W fills the bubbles:'
 	@$(BIN)/weft draw zbv -d 4 -n 8
 
-# Two more than there are cores: many tests wait for processes that they have started. Neighbours
+# One more than there are cores: some tests wait for processes that they have started. Neighbours
 # stay together as long as they can, since they share what is made for a module.
-WORKERS := $(shell expr $$(nproc 2>/dev/null || echo 2) + 2)
+WORKERS := $(shell expr $$(nproc 2>/dev/null || echo 2) + 1)
 
 test: check ## install, run the linters, build the site, run the tests
 	$(BIN)/pytest -q -n $(WORKERS) --dist worksteal

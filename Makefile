@@ -12,7 +12,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test check site clean
+.PHONY: help demo test tests check lint types site clean
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-6s %s\n", $$1, $$2 }' Makefile
@@ -33,14 +33,23 @@ demo: $(VENV)/.torch ## train a small GPT on four processes, then compare the sc
 # stay together as long as they can, since they share what is made for a module.
 WORKERS := $(shell expr $$(nproc 2>/dev/null || echo 2) + 1)
 
-test: check ## install, run the linters, build the site, run the tests
+# What takes a second comes first; mypy keeps one core busy for most of a minute, and runs beside the
+# tests. These build the site themselves, as strictly as `make site` does (tests/test_site.py).
+test: lint ## install, run the linters and all tests, which build the site
+	@$(MAKE) --no-print-directory -j 2 types tests
+
+tests: $(VENV)/.all
 	$(BIN)/pytest -q -n $(WORKERS) --dist worksteal
 
-check: site ## run the linters and build the site, without the tests
+check: lint types site ## run the linters and build the site, without the tests
+
+lint: $(VENV)/.all
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
-	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
+
+types: $(VENV)/.all
+	$(BIN)/mypy
 
 site: $(VENV)/.all ## build the documentation into site/
 	$(BIN)/mkdocs build --strict

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from contextlib import redirect_stdout
+from functools import cache
 from html import unescape
 from io import StringIO
 from pathlib import Path
@@ -13,7 +14,8 @@ import pytest
 from mkdocs.commands.build import build
 from mkdocs.config import load_config
 
-from docs.build import COMMAND, filled, gallery, is_picture, picture, picture_path
+from docs.build import COMMAND, filled, is_picture, picture, picture_path
+from docs.build import gallery as build_gallery
 from docs.entries import pages
 from tests.cli.running import weft, weft_json
 from weft.cli import COMMANDS
@@ -28,6 +30,8 @@ LOADED = re.compile(
     r"""|url\(["']?(?:https?:)?//|@import\s+["'](?:https?:)?//"""
 )
 
+gallery = cache(build_gallery)  # simulates every schedule
+
 each_schedule = pytest.mark.parametrize("schedule", list(REGISTRY), ids=lambda s: s.name)
 
 
@@ -35,7 +39,8 @@ each_schedule = pytest.mark.parametrize("schedule", list(REGISTRY), ids=lambda s
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Built as `make site` does; a warning, such as a link that leads nowhere, is an error."""
     folder = tmp_path_factory.mktemp("site")
-    build(load_config(str(ROOT / "mkdocs.yml"), site_dir=str(folder)))
+    config = load_config(str(ROOT / "mkdocs.yml"), site_dir=str(folder), strict=True)
+    build(config)
     return folder
 
 

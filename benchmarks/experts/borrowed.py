@@ -7,5 +7,6 @@ sys.path.append(str(Path(__file__).resolve().parents[1] / "runtime"))
 
 from bench import Watch, estimate, machine, median, run
 from contenders import WARM_UP, meet
+from napping import SlowReturn, nap
 
-__all__ = ["WARM_UP", "Watch", "estimate", "machine", "median", "meet", "run"]
+__all__ = ["WARM_UP", "SlowReturn", "Watch", "estimate", "machine", "median", "meet", "nap", "run"]

@@ -5,11 +5,11 @@ An exchange takes its time from when all ranks of the group have come to it.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
+from borrowed import SlowReturn, nap
 from torch import Tensor, nn
 
 from weft.cost import Cost, Memory, Network, Times
@@ -28,19 +28,19 @@ class Computed(nn.Module):
         self.weight = nn.Parameter(torch.zeros(WIDTH))
 
     def forward(self, value: Tensor) -> Tensor:
-        _nap(value, COMPUTED)
-        passed: Tensor = _Napping.apply(value, COMPUTED)  # type: ignore[no-untyped-call]
-        weight: Tensor = _Napping.apply(self.weight, WEIGHTS)  # type: ignore[no-untyped-call]
+        nap(value, COMPUTED)
+        passed: Tensor = SlowReturn.apply(value, COMPUTED)  # type: ignore[no-untyped-call]
+        weight: Tensor = SlowReturn.apply(self.weight, WEIGHTS)  # type: ignore[no-untyped-call]
         return passed + weight
 
     # By these, Weft runs I and W apart; a whole backward is autograd's.
 
     def input_grad(self, value: Tensor, gradient: Tensor) -> Tensor:
-        _nap(gradient, COMPUTED)
+        nap(gradient, COMPUTED)
         return gradient.clone()
 
     def weight_grad(self, value: Tensor, gradient: Tensor) -> tuple[Tensor]:
-        _nap(gradient, WEIGHTS)
+        nap(gradient, WEIGHTS)
         return (gradient.sum(0),)
 
 
@@ -54,28 +54,9 @@ class Exchanged(nn.Module):
     def forward(self, value: Tensor) -> Tensor:
         half = [len(value) // self._group.size] * self._group.size
         found: Tensor = self._group.exchange(value, half, half)
-        _nap(found, MOVED)
-        passed: Tensor = _Napping.apply(found, MOVED)  # type: ignore[no-untyped-call]
+        nap(found, MOVED)
+        passed: Tensor = SlowReturn.apply(found, MOVED)  # type: ignore[no-untyped-call]
         return passed
-
-
-class _Napping(torch.autograd.Function):
-    """Naps on the way back."""
-
-    @staticmethod
-    def forward(context: Any, value: Tensor, seconds: float) -> Tensor:
-        context.seconds = seconds
-        return value.clone()
-
-    @staticmethod
-    def backward(context: Any, *gradients: Tensor) -> tuple[Tensor, None]:
-        _nap(gradients[0], context.seconds)
-        return gradients[0].clone(), None
-
-
-def _nap(value: Tensor, seconds: float) -> None:
-    if not value.is_meta and type(value) is Tensor:  # not where shapes alone are found
-        time.sleep(seconds)
 
 
 class Layer(nn.Module):

@@ -98,7 +98,7 @@ def row(arguments: argparse.Namespace, setting: Setting, watch: Watch) -> Row:
         ratio.shown(digits=3),
         *(one.shown(1e2, 1) for one in excesses),
         over.shown(),
-        target(share, ratio, over),
+        target(share, ratio, excesses[0], over),
     ]
     facts = {"transfer": message, "forward": own, "transfer / F": share, "weft / torch": ratio}
     facts |= {"excess": dict(zip(("torch", "weft"), excesses, strict=True)), "over": over}
@@ -106,9 +106,11 @@ def row(arguments: argparse.Namespace, setting: Setting, watch: Watch) -> Row:
     return Row(cells, facts | {name: one.tolist() for name, one in samples.items()})
 
 
-def target(share: float, ratio: Estimate, over: Estimate) -> str:
-    """What is asked of a row: where a transfer is short, of the excess, else of the step."""
-    name, found, most = ("excess", over, 0.5) if share <= SHORT else ("step", ratio, 1.02)
+def target(share: float, ratio: Estimate, excess: Estimate, over: Estimate) -> str:
+    """What is asked of a row: of the excess, where a transfer is short and torch has one to halve;
+    else of the step."""
+    is_halved = share <= SHORT and excess.value > 0
+    name, found, most = ("excess", over, 0.5) if is_halved else ("step", ratio, 1.02)
     return f"{name} {most} {'met' if found.value <= most else 'missed'}"
 
 

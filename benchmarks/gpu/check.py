@@ -130,7 +130,7 @@ def spans() -> dict[str, float]:
     """The slow forward as recorded, the kernel alone, and the longest of all other spans."""
     program = REGISTRY["1f1b"](devices=4, microbatches=8)
     stages = [Spin(False) for _ in range(4)]
-    pipeline = weft.Pipeline(stages, program, loss=nn.functional.mse_loss)
+    pipeline = weft.Pipeline(stages, program, loss=nn.functional.mse_loss, record=True)
     data = torch.randn(16, 8)
     pipeline.step(data, data, update=False)
     alone = spun_alone()
@@ -181,6 +181,7 @@ def _try(rank: int, ranks: int, width: int, folder: str, transport: str) -> None
             optimizer=lambda named: torch.optim.SGD([weight for _, weight in named], lr=0.0),
             nonfinite="ignore",
             transport=transport,  # type: ignore[arg-type]
+            record=True,
         )
         is_stale = is_asynchronous(program)
         for step, (batch, target) in enumerate(batches(program.microbatches, width, WATCHED + 4)):

@@ -1,17 +1,22 @@
 """Training by ranks that share a GPU, bit for bit that of the reference.
 
     python benchmarks/gpu/exact.py [--dtype float32] [--transports peer] [--json FILE]
+    python benchmarks/gpu/exact.py --ways offload recomputed fp8 compressed replicas sharded
     python benchmarks/gpu/exact.py --device cpu --quick
 
 Each rank trains by its schedule, and by the reference under the same percentage of MPS: how many
 multiprocessors there are decides which kernels run. Compared are the losses, the gradients of every
 update, and the weights after the last, with dropout, AdamW and clipping.
+
+Ways, all of them in each row: `offload` of all that forwards keep, norms and activation functions
+`recomputed`, inputs of linear layers kept in `fp8`, messages `compressed` to FP8, two `replicas` of
+half of the ranks, and the same with their optimizer `sharded`.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -19,14 +24,28 @@ import torch
 from borrowed import Row, Watch, Work, reported
 from common import SCHEDULES, Setting, measured, parsed, settings, work_of
 from torch import Tensor, nn, optim
+from torch.distributed.device_mesh import init_device_mesh
 
 import weft
+from weft.errors import WeftError
 from weft.ir.program import Program
+from weft.lower import replicated
 from weft.runtime.weights.staleness import scoped
 
 DETERMINISTIC = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
 DROPOUT, CLIP, SEED = 0.1, 0.5, 3
 COLUMNS = ("losses", "gradients", "weights", "differ")
+WAYS = ("plain", "offload", "recomputed", "fp8", "compressed", "replicas", "sharded")
+OPTIONS: dict[str, dict[str, Any]] = {
+    "offload": {"offload": "all"},
+    "compressed": {"compress": "fp8"},
+    "sharded": {"shard_optimizer": True},
+}
+MARKS: dict[str, tuple[Callable[[Any], Any], tuple[type[nn.Module], ...]]] = {
+    "recomputed": (weft.recomputed, (nn.LayerNorm, nn.GELU)),
+    "fp8": (weft.stored_in_fp8, (nn.Linear,)),
+}
+REPLICAS = 2
 
 
 class Watched(optim.AdamW):
@@ -45,6 +64,7 @@ class Watched(optim.AdamW):
 # in a rank
 
 Trained: TypeAlias = tuple[Sequence[nn.Module], list[Tensor], list[Watched]]  # stages, losses
+Batches: TypeAlias = Sequence[tuple[Tensor, Tensor]]
 
 
 def job(setting: Setting, arguments: argparse.Namespace, tell: Watch) -> dict[str, list[str]]:
@@ -52,35 +72,78 @@ def job(setting: Setting, arguments: argparse.Namespace, tell: Watch) -> dict[st
     torch.use_deterministic_algorithms(True)
     torch.backends.cuda.enable_mem_efficient_sdp(False)  # it has no deterministic backward
     torch.backends.cuda.enable_cudnn_sdp(False)
-    work, program = work_of(setting, arguments, dropout=DROPOUT), setting.program
-    batches = [*drawn(work, arguments.steps + (2 if program.period else 0))]
-    pipeline, losses = by_pipeline(setting, work, batches)
-    tell()
-    wanted = by_reference(program, work, batches)
-    tell()
-    return differences(pipeline, losses, wanted)
+    found: dict[str, list[str]] = {}
+    for way in arguments.ways:
+        try:
+            made = compared(way, setting, arguments)
+        except WeftError as error:  # of all ranks, so that they go on together
+            made = {"losses": ["1", str(error)]}
+        for what, (count, *names) in made.items():
+            before = found.setdefault(what, ["0"])
+            before[0] = str(int(before[0]) + int(count))
+            before += [f"{name}, {way}" for name in names]
+        tell()
+    return found
 
 
-def drawn(work: Work, steps: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """Batches like the work's, each another one."""
+def compared(way: str, setting: Setting, arguments: argparse.Namespace) -> dict[str, list[str]]:
+    replicas = REPLICAS if way in ("replicas", "sharded") else 1
+    sizes = setting.sizes._replace(ranks=setting.ranks // replicas)
+    one = setting._replace(sizes=sizes)  # of a replica
+    work = work_of(one, arguments, dropout=DROPOUT)
+    if way in MARKS:
+        work = work._replace(stage=partial(marked, work.stage, *MARKS[way]))
+    steps = arguments.steps + (2 if one.program.period else 0)
+    batches = [*drawn(work, steps, replicas)]
+    pipeline, losses = by_pipeline(one, work, batches, way, replicas)
+    with pipeline:
+        wanted = by_reference(replicated(one.program, replicas), work, batches, way)
+        return differences(pipeline, losses, wanted, is_sharded=way == "sharded")
+
+
+def marked(
+    make: Callable[[int], nn.Module],
+    mark: Callable[[Any], Any],
+    kinds: tuple[type[nn.Module], ...],
+    index: int,
+) -> nn.Module:
+    """A stage whose modules of some kinds have a mark."""
+    stage = make(index)
+    for module in stage.modules():
+        if isinstance(module, kinds):
+            mark(module)
+    return stage
+
+
+def drawn(work: Work, steps: int, replicas: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """Batches like the work's for all replicas, each another one."""
     torch.manual_seed(1)
     for _ in range(steps):
-        yield torch.randn_like(work.batch), torch.randn_like(work.target)
+        batch, target = (
+            torch.cat([torch.randn_like(data) for _ in range(replicas)])
+            for data in (work.batch, work.target)
+        )
+        yield batch, target
 
 
 def by_pipeline(
-    setting: Setting, work: Work, batches: Sequence[tuple[Tensor, Tensor]]
+    setting: Setting, work: Work, batches: Batches, way: str, replicas: int
 ) -> tuple[weft.Pipeline, list[Tensor]]:
+    sizes = (replicas, setting.ranks)
+    mesh = init_device_mesh("cpu", sizes, mesh_dim_names=("dp", "pp")) if replicas > 1 else None
+    own = 0 if mesh is None else mesh.get_local_rank("dp")
     pipeline = weft.Pipeline(
         [work.stage(stage) for stage in range(setting.program.stages)],
         setting.program,
+        mesh=mesh,
         loss=work.loss,
         optimizer=Watched,
         clip=CLIP,
         seed=SEED,
         transport=setting.transport,  # type: ignore[arg-type]
+        **OPTIONS.get(way, {}),
     )
-    results = [pipeline.step(*batch) for batch in batches]
+    results = [pipeline.step(*(data.chunk(replicas)[own] for data in batch)) for batch in batches]
     if pipeline.is_asynchronous:
         pipeline.drain()
     losses = [result.losses.cpu().sum() for result in results]  # added up where theirs are
@@ -89,7 +152,7 @@ def by_pipeline(
     return pipeline, losses
 
 
-def by_reference(program: Program, work: Work, batches: Sequence[tuple[Tensor, Tensor]]) -> Trained:
+def by_reference(program: Program, work: Work, batches: Batches, way: str) -> Trained:
     stages = [work.stage(stage) for stage in range(program.stages)]
     optimizers: list[Watched] = []
 
@@ -105,14 +168,18 @@ def by_reference(program: Program, work: Work, batches: Sequence[tuple[Tensor, T
         clip=CLIP,
         groups=scoped(program, None),
         seed=SEED,
+        compress=OPTIONS.get(way, {}).get("compress"),
     )
     return stages, [reference.step(*batch).cpu() for batch in batches], optimizers
 
 
 def differences(
-    pipeline: weft.Pipeline, losses: Sequence[Tensor], wanted: Trained
+    pipeline: weft.Pipeline, losses: Sequence[Tensor], wanted: Trained, *, is_sharded: bool
 ) -> dict[str, list[str]]:
-    """By what is compared: how much of it, and then what is not equal."""
+    """By what is compared: how much of it, and then what is not equal.
+
+    An optimizer that is sharded sees shares of gradients, which the reference has not.
+    """
     stages, their_losses, their_optimizers = wanted
     compared: dict[str, dict[str, tuple[Tensor, Tensor]]] = {
         "losses": {
@@ -127,6 +194,8 @@ def differences(
         theirs = dict(stages[stage].named_parameters())
         for name, weight in module.named_parameters():
             compared["weights"][f"{name} of {place}"] = weight, theirs[name]
+        if is_sharded:
+            continue
         assert isinstance(optimizer, Watched)
         steps = zip(optimizer.seen, their_optimizers[stage].seen, strict=True)
         for update, (mine, other) in enumerate(steps):
@@ -160,5 +229,6 @@ if __name__ == "__main__":
         context=128,
         microbatches=8,
         steps=4,
+        extra={"--ways": {"nargs": "+", "default": ["plain"], "choices": WAYS}},
     )
-    reported(given, COLUMNS, settings(given), partial(row, given), rounds=2)
+    reported(given, COLUMNS, settings(given), partial(row, given), rounds=len(given.ways))

@@ -12,9 +12,9 @@ lean         the same, with norms and activation functions recomputed (`weft.rec
 save_on_cpu  torch.autograd.graph.save_on_cpu(pin_memory=True) around the stage: one step, since it
              takes several times as long
 
-alone  the first device has the whole GPU and its link to the host; on the others nothing but time
-       passes, as much as on the first
-ranks  a process for each device, with a part of the GPU by MPS, which share the link
+alone  the first rank has all of the GPU but a few multiprocessors, and its link to the host; on the
+       others nothing but time passes, as much as on the first
+ranks  all ranks have a part of the GPU by MPS, and share the link
 
 Memory is that of the first device: the peak of a step over what is there between two of them.
 """
@@ -31,6 +31,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.distributed as dist
 from borrowed import Contender, Row, Watch, finished, median, meet, reported, timed
 from common import DTYPES, Setting, heads_of, here, measured, parsed, settings
 from slot import cycles_per_second
@@ -43,6 +44,7 @@ from weft.errors import WeftError
 from weft.ir.kinds import Kind
 from weft.ir.program import Program
 from weft.models.gpt import Attention, Block
+from weft.runtime.device.link import linked
 
 TURNS = ("none", "all", "lean", "save_on_cpu", "none again")
 SETTLING = 2  # steps before the peak of memory
@@ -152,31 +154,18 @@ def stage_of(setting: Setting, arguments: argparse.Namespace, name: str) -> nn.M
 class Alone(Setting):
     """A row whose first device has a GPU to itself."""
 
-    @property
-    def ranks(self) -> int:
-        return 1
-
-    @property
-    def refusal(self) -> str:
-        return Setting(*self).refusal
-
 
 def job(setting: Setting, arguments: argparse.Namespace, tell: Watch) -> dict[str, Any]:
     """Steps and the most memory of every contender, one after the other."""
-    whole, device = Setting(*setting), here(arguments)
+    device = here(arguments)
     if device.type == "cuda":
         CYCLES[0] = cycles_per_second()
-    form = (whole.microbatches * whole.sizes.rows, whole.sizes.context, whole.hidden)
+    form = (setting.microbatches * setting.sizes.rows, setting.sizes.context, setting.hidden)
     torch.manual_seed(0)
     batch, target = (torch.randn(form, device=device).to(DTYPES[arguments.dtype]) for _ in range(2))
     found: dict[str, Any] = {}
-    costs = {}
-    for name in ("none", "lean"):
-        given = batch.chunk(whole.microbatches)[0]
-        with device:
-            stage = stage_of(whole, arguments, name)
-        costs[name] = cost_of(stage, given, whole.program, dropped=name == "lean")
-        del stage
+    given = batch.chunk(setting.microbatches)[0]
+    costs = {name: cost_at(setting, arguments, name, given) for name in ("none", "lean")}
     for name in arguments.turns:
         gc.collect()
         if device.type == "cuda":
@@ -191,6 +180,23 @@ def job(setting: Setting, arguments: argparse.Namespace, tell: Watch) -> dict[st
     return found
 
 
+def cost_at(setting: Setting, arguments: argparse.Namespace, name: str, given: Tensor) -> Cost:
+    """What a stage costs each rank, all at work; or the first, alone."""
+    is_idle = isinstance(setting, Alone) and dist.get_rank() > 0
+    if is_idle:
+        for _ in range(1 + TRIES):
+            meet()
+        told: list[Any] = [None]
+    else:
+        with given.device:
+            stage = stage_of(setting, arguments, name)
+        told = [cost_of(stage, given, setting.program, dropped=name == "lean")]
+    if isinstance(setting, Alone):  # whose link nobody else uses
+        told = [linked(one, given.device) for one in told]
+        dist.broadcast_object_list(told)
+    return told[0]  # type: ignore[no-any-return]
+
+
 def contender_of(
     setting: Setting,
     arguments: argparse.Namespace,
@@ -198,9 +204,8 @@ def contender_of(
     cost: Cost,
     data: tuple[Tensor, Tensor],
 ) -> dict[str, Any]:
-    whole, device = Setting(*setting), here(arguments)
-    program = whole.program
-    real = partial(stage_of, whole, arguments, name.removesuffix(" again"))
+    device, program = here(arguments), setting.program
+    real = partial(stage_of, setting, arguments, name.removesuffix(" again"))
     forward, backward = cost.times.forward[0], 2 * cost.times.input_grad[0]
     passing = partial(Passing, forward, backward, device)
     is_alone = isinstance(setting, Alone)
@@ -209,7 +214,7 @@ def contender_of(
     ]
     with device:  # where functions make their weights
         pipeline = weft.Pipeline(
-            [make() for make in stages] if is_alone else stages,
+            stages,
             program,
             loss=nn.functional.mse_loss,
             nonfinite="ignore",  # which waits for no loss
@@ -299,7 +304,7 @@ def most(arguments: argparse.Namespace) -> int:
 
 def row(arguments: argparse.Namespace, setting: Setting, watch: Watch) -> Row:
     alone = isinstance(setting, Alone)
-    given = argparse.Namespace(**vars(arguments) | ({"share": 0} if alone else {}))
+    given = argparse.Namespace(**vars(arguments) | ({"share": 100} if alone else {}))
     by_rank = measured(job, setting, given, watch)
     names = [name for name in arguments.turns if name in by_rank[0]]
     seconds = {name: steps_of(by_rank, name) for name in names}
@@ -331,7 +336,7 @@ def steps_of(by_rank: Sequence[dict[str, Any]], name: str) -> Any:
 def rows(arguments: argparse.Namespace) -> list[Setting]:
     """Alone for all sizes, on ranks for the last."""
     ranks = settings(arguments)
-    alone = [Alone(*one._replace(transport="loopback")) for one in ranks]
+    alone = [Alone(*one) for one in ranks]
     return [*(alone if "alone" in arguments.where else []),
             *(ranks[-1:] if "ranks" in arguments.where else [])]  # fmt: skip
 

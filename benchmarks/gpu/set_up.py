@@ -1,6 +1,6 @@
 """Set-up as users do it, on the GPUs of this host: `weft train`, torchrun, an NCCL process group.
 
-    python benchmarks/gpu/set_up.py [--ranks 2]
+    python benchmarks/gpu/set_up.py [--ranks 2] [--only experts]
 
 Ranks share a GPU where there are fewer GPUs than ranks (start MPS first for more than two of them).
 Prints a line for each check, and ends with status 1 if one fails.
@@ -50,6 +50,23 @@ def weft_train(schedule: str, ranks: int) -> bool:
     more = ["--share-gpus"] if ranks > torch.cuda.device_count() else []
     job = ["--accelerator", "cuda", "--schedule", schedule, "-d", str(ranks), "-n", "4", *more]
     return losses(*job) == losses(*job, "--reference")
+
+
+def experts(ranks: int) -> bool:
+    """A mixture of experts by kimi-k2 with offload under torchrun: the losses of the reference."""
+    more = ["--share-gpus"] if ranks > torch.cuda.device_count() else []
+    job = ["--model", "moe-small", "--schedule", "kimi-k2", "-d", str(ranks), "-n", "4"]
+    job += ["--steps", "5", "--accelerator", "cuda", *more, "--json"]
+    wanted = started(sys.executable, "-m", "weft", "train", *job, "--reference")
+    if wanted.returncode:
+        raise RuntimeError(wanted.stderr.strip()[-2000:])
+    found = [
+        torchrun(ranks, "-m", "weft", "train", *job, "--offload", amount)
+        for amount in ("none", "auto")
+    ]
+    losses = [json.loads(text.splitlines()[-1])["losses"] for text in (wanted.stdout, *found)]
+    print("   ", *(one[-1] for one in losses))
+    return losses[0] == losses[1] == losses[2]
 
 
 def too_many_ranks(ranks: int) -> bool:
@@ -137,6 +154,7 @@ def losses_of(rank: int | None, ranks: int, transport: str) -> list[str]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--ranks", type=int, default=2)
+    parser.add_argument("--only", default="", help="checks with this in their names")
     parser.add_argument("--rank", nargs=2, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.rank:
@@ -146,7 +164,13 @@ def main() -> None:
         f"weft train, {name}": lambda ranks, name=name: weft_train(name, ranks)  # type: ignore[misc]
         for name in SCHEDULES
     }
-    checks |= {"too many ranks": too_many_ranks, "examples/gpus.py": example, "groups": groups}
+    checks |= {
+        "experts": experts,
+        "too many ranks": too_many_ranks,
+        "examples/gpus.py": example,
+        "groups": groups,
+    }
+    checks = {name: check for name, check in checks.items() if arguments.only in name}
     is_good = True
     for name, check in checks.items():
         try:

@@ -242,6 +242,7 @@ def pipeline_of(
         nonfinite="ignore",  # which waits for no loss
         mesh=mesh,
         transport="auto",
+        record=True,
     )
 
 

@@ -6,9 +6,9 @@ import time
 from collections import OrderedDict
 from collections.abc import Mapping
 from statistics import median
-from typing import Any
 
 import torch
+from ranks_of import SlowReturn, nap
 from torch import Tensor, nn
 
 from weft.cost import Cost, Link, Memory, Network, Times
@@ -78,8 +78,8 @@ class Napping(nn.Module):
         rows = len(value)
         self._nap(value, rows, "forward")
         naps = {name: _seconds(self._length, rows, share) for name, share in SHARES.items()}
-        passed: Tensor = _Passed.apply(value, naps["input_grad"])
-        weight: Tensor = _Passed.apply(self.weight, naps["weight_grad"])
+        passed: Tensor = SlowReturn.apply(value, naps["input_grad"])
+        weight: Tensor = SlowReturn.apply(self.weight, naps["weight_grad"])
         return passed + weight
 
     # By these, Weft runs I and W apart; a whole backward is autograd's.
@@ -93,27 +93,8 @@ class Napping(nn.Module):
         return (gradient.sum(0),)
 
     def _nap(self, value: Tensor, rows: int, name: str) -> None:
-        _nap(value, _seconds(self._length, rows, SHARES[name]))
-
-
-class _Passed(torch.autograd.Function):
-    """The same value, with a nap on the way back."""
-
-    @staticmethod
-    def forward(context: Any, value: Tensor, seconds: float) -> Tensor:
-        context.seconds = seconds
-        return value.clone()
-
-    @staticmethod
-    def backward(context: Any, *gradients: Tensor) -> tuple[Tensor, None]:
-        _nap(gradients[0], context.seconds)
-        return gradients[0].clone(), None
+        nap(value, _seconds(self._length, rows, SHARES[name]))
 
 
 def _seconds(length: float, rows: int, share: float) -> float:
     return length * share * (FIXED + EACH * rows)
-
-
-def _nap(value: Tensor, seconds: float) -> None:
-    if not value.is_meta and type(value) in (Tensor, nn.Parameter):  # not where shapes are found
-        time.sleep(seconds)

@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from weft.cost import Cluster, device_named, model_named
+from weft.plan.progress import Found
 from weft.plan.question import Question
-from weft.plan.search import Found, searching
+from weft.plan.search import searching
 
 NEAR = 1.01  # times the best that is found in the end
 

@@ -81,12 +81,18 @@ def test_a_cluster_and_a_model_come_from_files(tmp_path: Path) -> None:
     assert found == weft_json("plan", *QUICK)
 
 
+def test_no_time_leaves_the_first_answer() -> None:
+    found = weft_json("plan", *QUICK, "--time", "0")
+    assert found["plans"]
+    assert not found["is_done"]
+
+
 def test_a_measured_cost_is_planned_by_its_stages(tmp_path: Path) -> None:
     program = one_f_one_b(devices=4, microbatches=8)
     model, device = model_named("gpt-cpu"), device_named("a100")
     cost = tmp_path / "cost.json"
     cost.write_text(to_json(derive(program, model, device, Layout())))
-    found = weft_json("plan", str(cost), "--batch", "8")["plans"]
+    found = weft_json("plan", str(cost), "--batch", "8", "--top", "20")["plans"]
     assert {plan["pipeline"] for plan in found} >= {4, 2, 1}
     assert found[0]["mfu"] is None
     assert all(plan["tensor"] == plan["microbatch_size"] == 1 for plan in found)

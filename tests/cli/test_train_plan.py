@@ -95,6 +95,8 @@ def test_a_plan_of_measured_stages_has_the_sizes_that_were_measured(tmp_path: Pa
 
 
 TENSOR = plan_of(TWO, 2, 3, layout={"tensor": 2})
+EXPERTS = replace(TENSOR, model=replace(SIZES, experts=4, top_k=2, expert_ffn=8))
+SHARING = plan_of(TWO, 2, 3, layout={"tensor": 2, "replicas": 2})
 
 
 @pytest.mark.parametrize(
@@ -105,7 +107,9 @@ TENSOR = plan_of(TWO, 2, 3, layout={"tensor": 2})
         (PLANS["uneven"], ["--hidden", "32", "--offload", "all"], "--hidden and --offload"),
         (PLANS["uneven"], ["--replicas", "2"], "leave out --replicas"),
         (PLANS["uneven"], ["--model", "gpt-6.2b"], "is for a model with layers 5"),
-        (TENSOR, [], "tensor parallel 2, and `weft train` does not cut layers; plan with"),
+        (TENSOR, ["--model", "config.json"], "of its own GPT alone, not of config.json; plan with"),
+        (EXPERTS, [], "tensor parallel 2, and `weft train` shares layers of its own GPT alone"),
+        (SHARING, [], "ranks that share layers keep theirs; plan with --optimizer whole"),
     ],
 )
 def test_what_a_plan_contradicts_is_refused(

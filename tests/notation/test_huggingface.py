@@ -133,7 +133,7 @@ def test_a_config_is_a_model_of_the_page(tmp_path: Path, monkeypatch: pytest.Mon
     folder = tmp_path / "my-llama"
     folder.mkdir()
 
-    def busy(*_: object) -> None:
+    def busy(*_: object, **__: object) -> None:
         raise OSError(98, "in use")
 
     monkeypatch.setattr("weft.web.server.Server", busy)

@@ -12,7 +12,8 @@ from tests.plan.cases import DEVICE, MOE
 from weft.cost import Derivation, Layout, derive
 from weft.ir.kinds import Kind
 from weft.lower import recompute, updates
-from weft.plan.chain import Layers, derived, measured
+from weft.plan.blocks import derived, measured
+from weft.plan.chain import Layers
 from weft.plan.clock import Clock
 from weft.plan.holding import Holding
 from weft.schedules import REGISTRY, Schedule, Shape
@@ -68,7 +69,7 @@ def test_the_clock_and_the_scales_are_the_simulators(schedule: Schedule) -> None
             chain = derived(setting, 2, pipes=pipes)
             clock, holding = Clock(program, layout), Holding(program, layout)
             for again in (frozenset[int](), frozenset({0})):
-                if not clock.knows(chain, again):
+                if not clock.knows(chain):
                     continue
                 has_copies = layout.copies > 1
                 step = updates(
@@ -90,7 +91,7 @@ def test_what_recomputes_by_itself_is_left_to_the_simulator() -> None:
     program = REGISTRY["gpipe"](devices=2, microbatches=4, variant="recompute")
     assert (program.actions.kind == Kind.R).any()
     chain = derived(Derivation(model=MOE, device=DEVICE), 2)
-    assert not Clock(program, Layout()).knows(chain, ())
+    assert not Clock(program, Layout()).knows(chain)
 
 
 def test_measured_stages_are_spread_over_their_layers() -> None:

@@ -66,3 +66,15 @@ def test_a_scatter_names_the_best_and_leaves_out_the_slowest() -> None:
     assert "  a  lean: 1.2 s, 1.863 GiB" in lines
     assert "  b  quick: 1 s, 2.794 GiB" in lines
     assert sum(line.count("*") for line in lines[:-3]) == 2
+
+
+def test_what_holds_far_more_than_the_rest_is_at_the_edge() -> None:
+    """Else one schedule that keeps all microbatches would press the others together."""
+    scatter = Scatter("title", (*DOTS, Dot(1.05, 9e9, "hoarding")))
+    assert [dot.name for dot in scatter.beyond] == ["hoarding"]
+    assert max(dot.bytes for dot in scatter.best) < scatter.edge < 9e9
+    assert "hoarding, 8.382 GiB" in scatter_to_svg(scatter)
+    lines = [*scatter_lines(scatter)]
+    assert next(line for line in lines if ">" in line).endswith(">")
+    assert ">  more memory than that" in lines[-2]
+    assert not Scatter("title", DOTS).beyond

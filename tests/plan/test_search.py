@@ -8,12 +8,16 @@ from dataclasses import replace
 import pytest
 
 from tests.plan.cases import HEAVY, MODEL, MOE, question
-from weft.cost import Transformer
+from tests.plan.test_partition import every_cut
+from weft.cost import Link, Transformer
 from weft.errors import InputError, ProgramError
 from weft.plan.bench import Bench
 from weft.plan.needs import leanest, needs, shortage
+from weft.plan.progress import Found
 from weft.plan.question import Choices, Question
-from weft.plan.search import Found, may_fit, search, searching
+from weft.plan.refine import improved
+from weft.plan.scan import may_fit
+from weft.plan.search import search, searching
 from weft.plan.space import Candidate, Space
 from weft.plan.trial import Ease, Trial, Trier, eases
 
@@ -28,7 +32,9 @@ def brute(asked: Question) -> list[Trial]:
     """Every candidate with its seed cut and every relief, in full, if it fits."""
     bench = Bench(asked)
     found = []
-    for candidate in everything(asked):
+    space = Space(asked)
+    whole = map(space.with_whole_optimizer, space.candidates)
+    for candidate in (*space.candidates, *(one for one in whole if one is not None)):
         trier = Trier(bench, candidate, is_full=True)
         try:
             layers = trier.seed
@@ -54,6 +60,56 @@ def test_a_small_search_finds_what_trying_everything_finds(
     assert fastest <= best.order  # layers moved between stages may be faster still
     assert fastest[0] > 0.9 * best.seconds
     assert found.tried + found.hopeless == found.candidates == len(everything(asked))
+
+
+@pytest.mark.parametrize(
+    ("memory", "chosen"),
+    [
+        (2.8e8, Choices(schedule="zbv", tensor=2, pipeline=2, offload="none")),  # type: ignore[arg-type]
+        (2.6e8, Choices(schedule="zbv", tensor=2, pipeline=2, offload="none")),  # type: ignore[arg-type]
+        (3e8, Choices(schedule="1f1b", tensor=1, pipeline=4, offload="none")),  # type: ignore[arg-type]
+        (1e9, Choices(schedule="interleaved-zb1p", tensor=1, pipeline=2, optimizer="shared")),  # type: ignore[arg-type]
+        (1e9, Choices(schedule="v-half", tensor=2, pipeline=2)),  # type: ignore[arg-type]
+    ],
+)
+def test_no_cut_is_missed(memory: float, chosen: Choices) -> None:
+    """Also where the seed does not fit, and moving layers costs less than computing them again."""
+    asked = question(model=HEAVY, memory=memory, choices=chosen)
+    bench, times = Bench(asked), []
+    for candidate in everything(asked):
+        trier = Trier(bench, candidate, is_full=True)
+        for layers in every_cut(trier.chain(), candidate.shape.stages):
+            eased = [trier.fitting(layers, Ease(is_selective)) for is_selective in (False, True)]
+            times += [trier.tried(layers, ease).seconds for ease in eased if ease is not None]
+    fastest = min(one.trial.seconds for one in search(asked).proposals)
+    assert fastest == pytest.approx(min(times))
+
+
+def test_optimizer_state_is_whole_where_that_is_faster() -> None:
+    chosen = Choices(schedule="interleaved-1f1b", experts=2, offload="none")  # type: ignore[arg-type]
+    found = {
+        name: search(question(model=MOE, choices=replace(chosen, optimizer=name)))
+        for name in ("auto", "shared", "whole")
+    }
+    first = {name: one.proposals[0].trial for name, one in found.items()}
+    assert first["auto"].order == first["whole"].order < first["shared"].order
+    assert not first["auto"].candidate.division.layout.is_sharded
+    assert first["whole"].peak > first["shared"].peak
+
+
+def test_cuts_of_what_is_offloaded_are_improved_too() -> None:
+    model = replace(HEAVY, layers=10, vocabulary=12_000)
+    chosen = Choices(schedule="1f1b", pipeline=4, microbatch_size=1, recompute="none")  # type: ignore[arg-type]
+    asked = question(model=model, memory=4.4e8, choices=chosen)
+    device = replace(asked.cluster.device, host=Link(1e-6, 3e11))
+    bench = Bench(replace(asked, cluster=replace(asked.cluster, device=device)))
+    trier = Trier(bench, everything(asked)[0], is_full=True)
+    uneven = trier.tried((2, 2, 2, 4), Ease(is_offloading=True))
+    found = improved(bench, uneven)
+    assert found is not None
+    assert found.ease.is_offloading
+    assert found.peak <= trier.capacity < trier.tried(found.layers, Ease()).peak
+    assert found.seconds < 0.9 * uneven.seconds
 
 
 @pytest.mark.parametrize("memory", [1.8e8, 2.4e8])

@@ -13,17 +13,21 @@ from weft.cost import Cost, Link
 from weft.errors import InputError
 from weft.ir.placement import Placement
 from weft.plan.synthesis import Delays, Effort, Problem, Synthesis, one_microbatch, synthesize
+from weft.plan.synthesis.alone import bound_of_one
 from weft.plan.synthesis.bounds import lower_bound
 from weft.plan.synthesis.constraints import constraints
 from weft.plan.synthesis.exact import exact
+from weft.plan.synthesis.lanes import program_of, starts_of
 from weft.plan.synthesis.seeds import seeds
 from weft.plan.synthesis.solver import Search
 from weft.plan.synthesis.squeeze import squeezed
+from weft.plan.synthesis.windows import drawn, reordered
 from weft.request import Costs
 from weft.simulate import simulate
 from weft.verify import check
 
 QUICK = Effort(moves=200)
+BELOW = Search(work=1.0, is_from_below=True)
 
 GOLDEN = [
     *((4, 8, cap, best) for cap, best in ((2, 41), (3, 31), (4, 27), (6, 27))),
@@ -59,10 +63,42 @@ def test_known_optima_of_real_times(cap: int, best: int) -> None:
     assert (found.makespan, found.is_optimal) == (best, True)
 
 
-def test_the_known_optimum_of_a_v() -> None:
-    found = synthesize(vee(4, 8, 4), QUICK)
-    assert (found.makespan, found.is_optimal) == (59, True)
+@pytest.mark.parametrize(
+    ("problem", "best"), [(vee(4, 8, 4), 59), (vee(8, 16, 10, (100, 100, 75, 4)), 10_893)]
+)
+def test_known_optima_of_a_v(problem: Problem, best: int) -> None:
+    found = synthesize(problem, QUICK)
+    assert (found.makespan, found.is_optimal) == (best, True)
     held_to_its_claims(found)
+
+
+@pytest.mark.parametrize(("cap", "best"), [(8, 119), (10, 113), (14, 105), (16, 103)])
+def test_formulas_reach_the_optima_of_a_v(cap: int, best: int) -> None:
+    """They count what is idle before the first gradient and after the last forward."""
+    assert lower_bound(vee(8, 16, cap)) == pytest.approx(best)
+
+
+def test_one_device_alone_knows_more_than_its_formulas() -> None:
+    problem = straight(32, 128, 24, (100, 100, 75, 4))
+    assert lower_bound(problem) == pytest.approx(41_771)
+    assert bound_of_one(problem, 45_000, BELOW) == 42_263
+
+
+def test_windows_make_a_schedule_shorter_and_keep_the_caps() -> None:
+    problem = vee(3, 6, 3, REAL)
+    tied = constraints(problem)
+    starts = squeezed(tied, next(seeds(problem, tied)).starts)
+    before, random = tied.length(starts), Random(0)
+    for _ in range(8):
+        window = drawn(problem, tied, starts, random)
+        found, work = reordered(problem, tied, starts, window, Search(work=0.1))
+        assert 0 < work < 0.2
+        starts = found or starts
+    assert tied.length(starts) < before
+    program = program_of(problem, tied, starts, "reordered")
+    check(program)
+    assert simulate(program, problem.cost).makespan <= tied.length(starts)
+    assert starts_of(problem, tied, program) is not None  # which is None above the caps
 
 
 @pytest.mark.parametrize(("stage", "factor", "best"), [(4, 1.2, 620), (0, 0.7, 555)])
@@ -109,6 +145,8 @@ def test_no_bound_is_above_a_proven_optimum(seed: int) -> None:
     assert verdict.is_proven
     found = synthesize(problem, QUICK)
     assert lower_bound(problem) <= verdict.bound * tied.unit + 1e-9
+    alone = bound_of_one(problem, 2 * verdict.bound * tied.unit, BELOW)
+    assert alone <= verdict.bound * tied.unit + 1e-9
     assert found.makespan == pytest.approx(verdict.bound * tied.unit)
     assert found.is_optimal
     held_to_its_claims(found)
@@ -172,6 +210,20 @@ def test_times_that_are_off_change_little() -> None:
     exactly, off = found.with_times_off(0.0), found.with_times_off(0.05)
     assert exactly.mean == exactly.longest == found.makespan
     assert found.makespan < off.mean <= off.longest < 1.05 * found.makespan + 1e-9
+
+
+@pytest.mark.parametrize("overhead", [0.0, 0.017])
+def test_stages_that_take_no_time_make_no_deadlock(overhead: float) -> None:
+    """Rounding may not change their places with what begins at the same moment."""
+    for seed in range(12):
+        random = Random(seed)
+        times = [
+            tuple(random.choice((0.0, 1.0)) * random.uniform(1, 5) for _ in range(4))
+            for _ in range(3)
+        ]
+        problem = replace(vee(2, 5, 3), forward=times[0], input_grad=times[1], weight_grad=times[2])
+        found = synthesize(replace(problem, overhead=overhead), Effort(exact=0, moves=20))
+        held_to_its_claims(found)
 
 
 # costs

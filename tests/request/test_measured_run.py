@@ -14,6 +14,8 @@ from weft.errors import InputError
 from weft.ir.program import Program
 from weft.lower import executable, recompute, replicated
 from weft.notation import to_json
+from weft.plan import Choices, search
+from weft.plan.asked import Wish
 from weft.request import MeasuredRun, Plan, measured_of, plan_from_json, plan_to_json
 from weft.schedules import one_f_one_b, zbv
 from weft.simulate import simulate
@@ -68,6 +70,16 @@ def test_a_plan_of_it_is_simulated_as_it_ran_and_is_a_file(tmp_path: Path) -> No
     assert plan_from_json(plan_to_json(plan)) == plan
     again = simulate(run.program, run.cost)
     assert plan.prediction().seconds == pytest.approx(again.makespan, rel=1e-2)
+
+
+def test_a_run_with_a_stage_for_each_end_is_planned_again(tmp_path: Path) -> None:
+    run = run_of(tmp_path, one_f_one_b(devices=4, microbatches=4))
+    (run / "settings.toml").write_text("layers = 2\n")
+    assert measured_of(run).layout.layers == (0, 1, 1, 0)
+    asked = Wish(from_run=run).question(None, Choices(schedule=("1f1b",), pipeline=4))
+    best = search(asked).proposals[0]
+    assert best.plan.layers == (0, 1, 1, 0)
+    assert best.plan.prediction().seconds == pytest.approx(best.predicted.seconds)
 
 
 def planned(run: MeasuredRun, program: Program) -> Plan:

@@ -28,6 +28,7 @@ KINDS: tuple[Value, ...] = (
     of.Numbers(int, "0,3", most=3),
     of.Numbers(float, "2,4,12"),
     of.Bytes(),
+    of.LargeCount(),
 )
 ANYTHING = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
@@ -56,6 +57,9 @@ def test_anything_is_taken_or_refused_in_words(value: Value, found: Any) -> None
         (of.Numbers(float, "1,2"), [1, 2.5], (1.0, 2.5)),
         (of.Numbers(float, "1,2"), [], ()),
         (of.Bytes(), "80GiB", 80 * 2.0**30),
+        (of.LargeCount(), "4Mi", 4 * 2**20),
+        (of.LargeCount(), "512k", 512_000),
+        (of.LargeCount(), "4_000_000", 4_000_000),
         (of.Bytes(), "1.5 GB", 1.5e9),
         (of.Bytes(), 12, 12.0),
         (of.FILE, "my.txt", Path("my.txt")),
@@ -88,6 +92,10 @@ def test_what_is_right_is_taken_as_it_is_meant(value: Value, found: Any, taken: 
         (of.Numbers(int, "3,4", most=1), [1, 2]),
         (of.Numbers(float, "3,4"), {"3": 4}),
         (of.Bytes(), "80 parsecs"),
+        (of.LargeCount(), "4M4"),
+        (of.LargeCount(), "0k"),
+        (of.LargeCount(), "9G9"),
+        (of.LargeCount(), "_4"),
     ],
 )
 def test_what_is_wrong_is_refused(value: Value, found: Any) -> None:

@@ -25,6 +25,7 @@ from weft.schedules import one_f_one_b, pipedream_2bw
 
 ALL = [case for devices in (2, 3, 4) for case in cases(devices)]
 SOME = [case for case in ALL if case.devices == 3]
+FULLY = [*{(case.schedule, case.variant, case.devices): case for case in ALL}.values()]
 ONE_EACH = [*{(case.schedule, case.variant): case for case in SOME}.values()]  # of every variant
 MODES: list[tuple[bool, tuple[int, ...]]] = [(False, (0, 3)), (True, (2,)), (False, ())]
 
@@ -42,15 +43,18 @@ class Combined(NamedTuple):
 
 
 def combined(case: Case) -> list[Combined]:
-    """Three settings of a case: an orthogonal array over two, three and four devices."""
+    """Three settings of one shape of each variant: an orthogonal array over two, three and four
+    devices. Of its other shapes one, another on each number of devices.
+    """
     scopes, optimizers = (None, *case.scopes, None), [*OPTIMIZERS]
+    modes = range(len(MODES)) if case in FULLY else [(ALL.index(case) + case.devices) % 3]
     return [
         Combined(
             mode,
             scopes[(case.devices + mode) % 3],
             optimizers[(case.devices + 2 * mode) % 3],
         )
-        for mode in range(len(MODES))
+        for mode in modes
     ]
 
 

@@ -161,3 +161,24 @@ def test_one_process_needs_all() -> None:
         pipeline.step(BATCH, None)
     with pytest.raises(InputError, match="the batch is None"):
         pipeline.predict(None)
+
+
+def kept_bytes(transport: Any) -> list[int]:
+    """In each rank: bytes of the inputs and targets that an asynchronous step has copied."""
+    program = pipedream_2bw(devices=3, microbatches=3)
+    with Pipeline(
+        linear(program.stages), program, loss=squared, optimizer=adam, transport=transport
+    ) as pipeline:
+        ((batch, target),) = batches(6, 1)
+        given = pipeline._feed.trained(batch, target)
+        assert given.inputs is not None
+        kept = pipeline._feed.kept(given.inputs.values, given.wanted)
+        return [
+            sum(leaf.nbytes for one in part or () for leaf in one.leaves if not leaf.is_meta)
+            for part in kept
+        ]
+
+
+def test_an_asynchronous_step_copies_only_what_is_read() -> None:
+    size = 6 * WIDTH * 4
+    assert run(3, kept_bytes, "shared") == [[size, 0], [0, 0], [0, size]]

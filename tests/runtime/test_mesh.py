@@ -13,7 +13,10 @@ import pytest
 from tests.runtime.meshes import meshes
 from weft.errors import RankError
 from weft.runtime.ranks.mesh import Mesh
+from weft.runtime.ranks.peer import Peer
 from weft.runtime.ranks.records import FRAME, Record
+from weft.runtime.ranks.relay import _RELAYS, listen
+from weft.runtime.ranks.sleepers import Sleeper
 from weft.runtime.transport.exchange import connected
 
 
@@ -131,6 +134,36 @@ def test_who_leaves_is_missed_only_by_those_who_wait_for_it() -> None:
         one.wait(lambda: bool(one._shares[2]), lambda: "a share", 2)
         with pytest.raises(RankError, match="device 1 has left; device 0 was waiting for more"):
             one.wait(lambda: False, lambda: "more", 1)
+
+
+def test_who_leaves_is_heard_by_all_though_its_relay_wakes_meanwhile(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Between two goodbyes the relay gets its turn: it must leave open what has to take one."""
+    with meshes(3) as (one, two, three):
+        links, is_asleep_again = two._links, Event()
+        listen(links)
+        (relay,) = (thread for known, thread in _RELAYS.items() if known is links)
+        push, poll = Peer.push, links.sleepers.poll
+
+        def polled(sleeper: Sleeper, seconds: float) -> list[tuple[int, int]]:
+            if links.has_left:
+                is_asleep_again.set()
+            return poll(sleeper, seconds)
+
+        def pushed(peer: Peer, frame: bytes, seconds: float) -> None:
+            links.sleepers.wake_all()
+            while relay.is_alive() and not is_asleep_again.wait(0.001):
+                pass
+            push(peer, frame, seconds)
+
+        monkeypatch.setattr(links.sleepers, "poll", polled)
+        monkeypatch.setattr(Peer, "push", pushed)
+        two.close()
+        relay.join()
+        for mesh in (one, three):
+            mesh.look()
+            assert mesh._links.left == {1}
 
 
 def test_what_was_sent_before_leaving_is_received() -> None:

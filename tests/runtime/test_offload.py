@@ -24,9 +24,11 @@ from tests.runtime.habits import layers
 from tests.runtime.habits.size import WIDTH
 from weft.errors import WeftError
 from weft.runtime.stage.keyed import KeyedModules
+from weft.runtime.stage.offload import HeldTensors
 from weft.runtime.stage.randomness import Draw
 from weft.runtime.stage.role import Role
 from weft.runtime.stage.stage import Stage
+from weft.runtime.stage.storage.blocks import HostBlocks
 from weft.runtime.stage.values import Value
 from weft.runtime.weights.versions import Stash
 
@@ -471,3 +473,14 @@ def test_what_was_not_to_be_offloaded_is_not() -> None:
     stage.forward(0, [Value.of(given()[0], "")])
     with pytest.raises(WeftError, match="microbatch 0 cannot be offloaded"):
         stage.offload(0)
+
+
+def test_what_is_on_the_host_already_stays_there() -> None:
+    """As the counts of tokens by which a stage on a GPU has sent them to experts."""
+    device, blocks = torch.device("meta"), HostBlocks()
+    far, near = torch.ones(3, device=device), torch.ones(3)
+    held = HeldTensors("stage 0", [far, near], [], blocks, device)
+    stored = held.taken(near)
+    held.hold(stored)
+    assert not stored.is_held
+    assert [id(one) for one in held._held()] == [id(far)]

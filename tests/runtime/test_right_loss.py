@@ -199,7 +199,7 @@ def test_a_loss_that_returns_something_else_is_refused() -> None:
 def test_causal_cross_entropy_is_that_of_hugging_face() -> None:
     torch.manual_seed(0)
     config = GPT2Config(n_layer=1, n_head=2, n_embd=8, vocab_size=VOCABULARY, n_positions=8)
-    model: Any = GPT2LMHeadModel(config)  # type: ignore[no-untyped-call]
+    model: Any = GPT2LMHeadModel(config)
     model.eval()
     batch, _ = padded()
     labels = batch.clone()

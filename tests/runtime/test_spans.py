@@ -13,6 +13,7 @@ from weft.ir.kinds import Kind
 from weft.ir.program import Program
 from weft.runtime import Pipeline, split
 from weft.runtime.lane.walk import blamed
+from weft.runtime.profile.parts import actions_of
 from weft.runtime.result import Span
 from weft.schedules import chimera, one_f_one_b, pipedream_2bw, zb_h1
 
@@ -82,3 +83,14 @@ def test_who_fails_after_an_action_is_named_by_it() -> None:
     assert str(blamed(program, last, ValueError("x"))) == "device 1 failed at 1B1: x"
     assert str(blamed(program, ~last, ValueError("x"))) == "device 1 failed after 1B1: x"
     assert str(blamed(program, ~0, ValueError("x"))) == "device 0 failed after 0F0: x"
+
+
+def test_actions_of_several_laps_are_timed_one_by_one() -> None:
+    """Microbatches of an asynchronous program have the numbers of earlier ones."""
+    program = pipedream_2bw(devices=2, microbatches=MICROBATCHES)
+    pipeline = pipeline_of(program)
+    updates = 3 * pipeline._parts.training._ring.updates
+    for _ in range(updates):
+        pipeline.step(BATCH, BATCH)
+    found = actions_of(pipeline.drain().spans())
+    assert {len(one.seconds["forward"]) for one in found.values()} == {updates * MICROBATCHES}

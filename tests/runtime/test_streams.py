@@ -22,7 +22,7 @@ from weft.runtime.lane.steps import Reduce
 from weft.runtime.lane.streams import EventGate, Streams
 from weft.runtime.lane.walk import Entry, Plan
 from weft.runtime.ranks.clock import Recording
-from weft.schedules import REGISTRY, Shape
+from weft.schedules import REGISTRY, Shape, wpipe
 from weft.simulate import simulate
 
 RECEIVES = (Kind.RECV_ACTIVATION, Kind.RECV_GRADIENT)
@@ -267,6 +267,28 @@ def test_gradients_are_offered_once_they_are_closed_on_the_stream_of_sums() -> N
     for row in sums:
         closing = order.index(~last[int(stage[row])])
         assert closing < order.index(f"offer {row}") < order.index(row)
+
+
+def test_a_send_follows_what_it_sends_also_where_laps_overlap() -> None:
+    """A stream keeps their order: one after a later gradient would wait for that."""
+    program = executable(wpipe(devices=4, microbatches=8))
+    for device in range(program.devices):
+        fake = FakeDevice()
+        binder = bound(program, device, fake)
+        planner = Planner(binder, simulate(binder.program), Streams(binder.program, fake))
+        kind, needs = binder.program.actions.kind, binder.program.dependencies
+        laps = set()
+        for update in range(1, 9):
+            (entries,) = planner.until(update * program.microbatches).threads.values()
+            computed = None
+            for entry in entries:
+                if not Kind(int(kind[entry.row])).is_wire:
+                    computed = entry.row, entry.lap
+                    continue
+                (sent,) = (row for row, _ in needs.read_by(entry.row))
+                assert computed == (sent, entry.lap)
+                laps.add(entry.lap)
+        assert len(laps) > 2
 
 
 # hosts

@@ -75,13 +75,13 @@ def stages(kind: str) -> list[nn.Module]:
     if kind == "gpt2":
         config = {"n_layer": 2, "n_embd": WIDTH, "n_head": 2, "vocab_size": WORDS}
         config |= {"n_positions": 16, "bos_token_id": 0, "eos_token_id": 0}
-        model = GPT2Model(GPT2Config(**config))  # type: ignore[no-untyped-call]
+        model = GPT2Model(GPT2Config(**config))
         blocks = model.h
     else:
         config = {"num_hidden_layers": 2, "hidden_size": WIDTH, "num_attention_heads": 2}
         config |= {"intermediate_size": 32, "vocab_size": WORDS}
         if kind == "bert":
-            model = BertModel(BertConfig(**config))  # type: ignore[no-untyped-call]
+            model = BertModel(BertConfig(**config))
             blocks = model.encoder.layer
         else:
             config |= {"num_key_value_heads": 2, "num_local_experts": 4}

@@ -138,7 +138,7 @@ def test_a_token_beyond_the_vocabulary_is_refused(tmp_path: Path) -> None:
     ("name", "content", "said"),
     [
         ("one.bin", b"", "0 bytes"),
-        ("one.bin", b"abc", "3 bytes, which make no whole number of uint16"),
+        ("one.bin", b"abc", "3 bytes, which are not a whole number of uint16"),
         ("one.npy", b"", "cannot be read"),
         ("one.npy", b"PK\x03\x04 and so on", "magic string"),
         ("one.txt", b"\xff\xfe\xfa", "not text in UTF-8; a file of tokens ends in .bin or .npy"),

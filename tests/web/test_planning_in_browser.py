@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from threading import Thread
 
 import pytest
 
@@ -15,7 +16,9 @@ from weft.notation import to_json
 from weft.plan.frontier import frontier
 from weft.plan.question import Choices, Question
 from weft.simulate import simulate
+from weft.web.descriptions import described
 from weft.web.frontier import frontier_page
+from weft.web.server import Server
 
 pytestmark = pytest.mark.timeout(300)  # the first test may have to install the browser
 
@@ -42,6 +45,20 @@ def test_an_own_model_and_cluster_and_a_link_to_them(page: Page, browser: Browse
     chosen = "[...document.querySelectorAll('[aria-label=Model], [aria-label=Device]')]"
     assert again.run(f"{chosen}.map((one) => one.value)") == ["llama-8b", "lab"]
     assert page.faults == again.faults == []
+
+
+def test_a_cluster_that_the_server_is_given(browser: Browser) -> None:
+    lab = described(Cluster(devices=16, device=DEVICES["h100"]), "lab.json", "")
+    with Server(given=[lab]) as running:
+        Thread(target=running.serve_forever, daemon=True).start()
+        page = browser.page()
+        page.open(running.address)
+        page.until("weft.timelines[0]?.figures.some((one) => one.name === 'devices in all')")
+        assert page.run("document.querySelector('[aria-label=Device]').value") == "lab"
+        pick(page, "Costs", "units")
+        page.until("!document.querySelector('[aria-label=Device]')")
+        assert page.faults == []
+        running.shutdown()
 
 
 def test_what_does_not_fit_says_so_and_is_mended(page: Page) -> None:

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from weft.errors import InputError
-from weft.request import Plan, model_called
+from weft.request import Plan, is_model_file, model_called
 from weft.request.values import refuse
 
 if TYPE_CHECKING:
@@ -60,11 +60,21 @@ def _refuse_options(job: Job, known: dict[str, Any]) -> None:
 
 
 def _refuse_tensor(job: Job, plan: Plan) -> None:
-    if plan.layout.tensor > 1:
+    """Refuse to share layers that are not those of Weft's own GPT, or optimizer state as well."""
+    layout = plan.layout
+    if layout.tensor > 1 and layout.copies > 1 and layout.is_sharded:
         raise InputError(
-            f"{job.plan} has tensor parallel {plan.layout.tensor}, and `weft train` does not cut"
-            " layers; plan with --max-tensor 1, or give stages that are parallel themselves to"
-            " Pipeline.from_plan"
+            f"{job.plan} has tensor parallel {layout.tensor} and copies that share the state of the"
+            " optimizer, and ranks that share layers keep theirs; plan with --optimizer whole"
+        )
+    has_experts = plan.model is not None and plan.model.experts
+    is_other = job.training.model is not None and is_model_file(job.training.model)
+    if layout.tensor > 1 and (has_experts or is_other):
+        what = "experts" if has_experts else f"{job.training.model}"
+        raise InputError(
+            f"{job.plan} has tensor parallel {layout.tensor}, and `weft train` shares layers"
+            f" of its own GPT alone, not of {what}; plan with --max-tensor 1, or give a model whose"
+            " layers are parallel themselves to Pipeline.from_plan"
         )
 
 

@@ -294,7 +294,7 @@ def _check_room(asked: Settings) -> None:
     data, tokens, mixture = asked.data, asked.microbatch_size * asked.context, asked.mixture
     experts = 3 * mixture.experts * mixture.expert_ffn if mixture else 0
     for found, most, words, remedy in (
-        (asked.program.devices, MOST_RANKS, "processes", "--devices"),
+        (asked.ranks, MOST_RANKS, "processes", "--devices"),
         (
             asked.layers * asked.hidden * (12 * asked.hidden + experts)
             + 2 * data.vocabulary * asked.hidden,

@@ -22,8 +22,9 @@ from weft.cost.units import SECONDS, fitting
 from weft.errors import InputError
 from weft.plan.asked import Wish
 from weft.plan.needs import Need, needs, shortage
+from weft.plan.progress import Found
 from weft.plan.question import EFFORT, Choices, Question
-from weft.plan.search import Found, searching
+from weft.plan.search import searching
 from weft.request import plan_to_json
 from weft.request.values import AMOUNT, COUNT, FILE, SWITCH, Whole
 
@@ -37,7 +38,7 @@ WISH = flags(
     cluster=Flag("A JSON file with the devices, instead of --devices and --device.", "FILE"),
     devices=Flag("Devices of the cluster.", "N", "-d"),
     device=Flag("Their kind; `weft list devices` has names.", "NAME|FILE", complete=device_names),
-    batch=Flag("Tokens of a step.", "TOKENS"),
+    batch=Flag("Tokens of a step: 4194304, 4_194_304, 4Mi (x 1024 x 1024) or 4M.", "TOKENS"),
     sequence=Flag("Tokens per sequence.  [default: the model's]", "TOKENS"),
     state_bytes=Flag(
         "Bytes per parameter: weights, gradients, optimizer state.  [default: 2,4,12]", "W,G,O"
@@ -56,7 +57,7 @@ CHOICES = flags(
     stages_per_device=Flag("Stages on each device.", "K", "-k"),
     recompute=Flag("What is computed again: as little as makes a plan fit, or this."),
     offload=Flag("Whether saved state may go to the host where that makes a plan fit."),
-    whole_optimizer=Flag("Every copy keeps all of the optimizer's state."),
+    optimizer=Flag("Whether copies share the optimizer's state; what is faster, or this."),
     max_tensor=Flag("At most that many devices share a layer.", "T"),
     max_pipeline=Flag("At most that many devices in a pipeline.", "D"),
     max_microbatch_size=Flag("At most that many sequences per microbatch.", "SEQUENCES"),
@@ -92,9 +93,17 @@ def command(
     """Plan the training of MODEL: what should I run on these devices?
 
     \b
-      $ weft plan gpt-1.5b -d 8 --device a100 --batch 131072 --schedule 1f1b,zbv --top 2
+      $ weft plan gpt-1.5b -d 8 --device a100 --batch 128Ki --pipeline 4 --schedule 1f1b,zbv --top 2
          schedule  T  D  K  R   N  B  time, ms    MFU  memory, GiB  bubble  limit
-      2  zbv       1  4  2  2  64  1     573.1  84.0%        6.183    4.4%  bubble 4.0%
+      1  zbv       1  4  2  2  64  1     573.1  84.0%        6.183    4.4%  bubble 4.0%
+      2  1f1b      1  4  1  2  64  1     597.4  80.5%        6.783    8.3%  bubble 7.2%
+      T            devices that share every layer
+      D            devices of a pipeline
+      K            stages on each of them
+      R            copies of the pipeline
+      N            microbatches
+      B            sequences of each
+      Plan 1 has stages of 3 3 3 3 3 3 3 1 layers.
 
     \b
       $ weft plan gpt-1.5b -d 8 --device a100 --batch 131072 --schedule 1f1b -o plan.json
@@ -103,7 +112,7 @@ def command(
 
     \b
     With files of your own:
-      weft plan config.json --cluster mine.json --batch 4194304 -o plan.json
+      weft plan config.json --cluster mine.json --batch 4Mi -o plan.json
       weft train --plan plan.json
       weft plan --from-run runs/plan -o again.json
 
@@ -112,7 +121,8 @@ def command(
     (tensor parallelism, within a node), pipelines and replicas, the batch into microbatches and
     the layers into stages, with every synchronous schedule and variant, and simulates a whole
     step of each: messages, sums of gradients and updates included. Memory is relieved only where
-    a plan does not fit: selective recompute, as few recomputed stages as will do, offload.
+    a plan does not fit: layers on emptier devices, selective recompute, as few recomputed stages
+    as will do, offload. Copies share the optimizer's state unless it is faster if they do not.
     Asynchronous schedules change what is learned, and are not tried.
 
     The answer is the same on every machine: the effort is counted in simulated actions. Ctrl-C
@@ -158,7 +168,7 @@ def _show(found: Found, needed: list[Need], top: int) -> None:
 
 def _searched(question: Question, seconds: float | None) -> tuple[Found, bool]:
     """What a search finds until it ends, the time is over or somebody interrupts it."""
-    found, end = Found(), monotonic() + (seconds or inf)
+    found, end = Found(), monotonic() + (inf if seconds is None else seconds)
     try:
         with bar("looking at what fits", is_shown=True) as update:
             for found in searching(question):

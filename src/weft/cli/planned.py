@@ -9,9 +9,9 @@ from weft.cost import Layout
 from weft.cost.units import BYTES, SECONDS, fitting
 from weft.draw.caption import percent
 from weft.plan.needs import Need
+from weft.plan.progress import Found
 from weft.plan.proposal import Proposal
 from weft.plan.question import Question
-from weft.plan.search import Found
 
 
 class Heading(NamedTuple):
@@ -50,6 +50,7 @@ def _columns(proposals: Sequence[Proposal]) -> list[Heading]:
         Heading("R", lambda one: str(_layout(one).replicas), "copies of the pipeline"),
         Heading("N", lambda one: str(one.trial.candidate.division.microbatches), "microbatches"),
         Heading("B", _size, "sequences of each"),
+        Heading("optimizer", _optimizer, "whether copies share its state"),
         Heading("relief", relief, "what is done for the memory"),
         Heading(f"time, {time.name}", lambda one: time.number(one.predicted.seconds), "of a step"),
         Heading("MFU", _mfu, "FLOPs of the model, of what all devices can do"),
@@ -60,6 +61,7 @@ def _columns(proposals: Sequence[Proposal]) -> list[Heading]:
         Heading("limit", lambda one: one.predicted.limit, "what takes most beside the computation"),
     ]
     silent = {"E"} if all(_layout(one).experts == 1 for one in proposals) else set()
+    silent |= {"optimizer"} if all(_optimizer(one) != "whole" for one in proposals) else set()
     silent |= {"relief"} if all(relief(one) == "none" for one in proposals) else set()
     silent |= {"MFU", "B", "T"} if proposals[0].predicted.mfu is None else set()
     return [column for column in columns if column.name not in silent]
@@ -67,6 +69,14 @@ def _columns(proposals: Sequence[Proposal]) -> list[Heading]:
 
 def _layout(one: Proposal) -> Layout:
     return one.trial.candidate.division.layout
+
+
+def _optimizer(one: Proposal) -> str:
+    """How the state of the optimizer is kept, in a word."""
+    layout = _layout(one)
+    if layout.copies == 1:
+        return "-"
+    return "shared" if layout.is_sharded else "whole"
 
 
 def _stages(one: Proposal) -> int:

@@ -120,7 +120,7 @@ class Run(NamedTuple):
                 outcome = work(watch)
                 return outcome, outcome.ended_by
             with heeding() as request:
-                ranks = self.settings.program.devices
+                ranks = self.settings.ranks
                 outcome = launched(work, watch, ranks=ranks, request=request)
             return outcome, outcome.ended_by and request.number
 

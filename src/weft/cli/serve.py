@@ -12,7 +12,7 @@ import click
 from weft.cli.help import Sectioned
 from weft.cost.models import add_model
 from weft.errors import InputError
-from weft.notation import read_model
+from weft.notation import read_cluster, read_model
 
 
 @click.command("serve", cls=Sectioned)
@@ -25,9 +25,17 @@ from weft.notation import read_model
               multiple=True, metavar="FILE",
               help="A model to choose from beside the usual ones: a config.json of Hugging Face, or"
               " a model file of Weft; it is called by its folder or its file.")  # fmt: skip
+@click.option("--cluster", type=click.Path(exists=True, dir_okay=False, path_type=Path),
+              metavar="FILE", help="A cluster that the page computes with first: as `weft plan"
+              " --cluster` takes it.")  # fmt: skip
 @click.option("--open/--no-open", "is_opened", default=True, help="Open a browser.")
 def command(
-    port: int, host: str, allow_others: bool, models: tuple[Path, ...], is_opened: bool
+    port: int,
+    host: str,
+    allow_others: bool,
+    models: tuple[Path, ...],
+    cluster: Path | None,
+    is_opened: bool,
 ) -> None:
     """Serve the page live: choose schedules, sizes and costs, and see the timeline at once.
 
@@ -35,12 +43,13 @@ def command(
       $ weft serve
       The page is at http://127.0.0.1:8123/ until Ctrl-C.
       $ weft serve --port 0 --no-open
-      $ weft serve --model llama-3-8b/config.json
+      $ weft serve --model llama-3-8b/config.json --cluster mine.json
 
     It listens on this machine only, unless --host and --allow-others say otherwise; then whoever
     reaches the port can use it. Nothing that it is sent is executed. A program, a plan, a timeline,
     a torch CSV, or a file of a model, a device or a cluster can be dropped on the page.
     """
+    from weft.web.descriptions import described
     from weft.web.server import Server
 
     _check_host(host, allow_others=allow_others)
@@ -48,8 +57,9 @@ def command(
         add_model(
             path.resolve().parent.name if path.stem == "config" else path.stem, read_model(path)
         )
+    given = [] if cluster is None else [described(read_cluster(cluster), cluster.name, "")]
     try:
-        server = Server(host, port)
+        server = Server(host, port, given=given)
     except OSError as error:
         raise InputError(
             f"{host}:{port} cannot be listened on: {error.strerror}. Try --port 0."

@@ -113,9 +113,10 @@ def command(
 
     --plan trains what `weft plan` found: its program on as many devices, replicas and expert
     ranks, the layers of each stage, the sizes of the model and of a microbatch, sharding,
-    recomputation and offload. Options that say one of these again are refused. A config.json of
-    the planned sizes may be given with --model. What the plan predicted for its devices stands
-    beside what is predicted and measured here.
+    recomputation and offload. Where T devices share every layer, as many processes do, by torch's
+    tensor parallelism; losses are then those of the reference but for rounding. Options that say
+    one of these again are refused. A config.json of the planned sizes may be given with --model.
+    What the plan predicted for its devices stands beside what is predicted and measured here.
 
     --replicas trains R copies of the pipeline in R x D processes, each with its own N
     microbatches of a step. --expert-ranks lets E of them share the experts of every layer, in

@@ -179,8 +179,9 @@ class Cost:
             return seconds
         together = np.zeros(len(program.first_of_slot))
         np.add.at(together, program.slot_of, seconds)
-        for slot in np.unique(program.slot_of[actions.joined == 1]):
-            together[slot] *= self._overlap(program, int(slot))
+        slots = np.unique(program.slot_of[actions.joined == 1])
+        first = program.first_of_slot[slots]
+        together[slots] *= self._overlaps()[actions.kind[first], actions.kind[first + 1]]
         return together
 
     def gaps(self, program: Program) -> Seconds:
@@ -353,10 +354,10 @@ class Cost:
         work = self.covered(actions)[rows]
         seconds[rows] = size * work / bandwidth
 
-    def _overlap(self, program: Program, slot: int) -> float:
-        first = int(program.first_of_slot[slot])
-        one, other = (Kind(int(kind)).name for kind in program.actions.kind[first : first + 2])
-        return self.pairs.get(one + other, self.pairs.get(other + one, 1.0))
+    def _overlaps(self) -> NDArray[np.float64]:
+        """By the kinds of two actions, how long they take as a pair, of what both take."""
+        names, pairs = [kind.name for kind in Kind], self.pairs
+        return np.array([[pairs.get(a + b, pairs.get(b + a, 1.0)) for b in names] for a in names])
 
 
 def sizes_of_parts(program: Program) -> tuple[float, ...]:

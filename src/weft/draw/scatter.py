@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from weft.cost.units import BYTES, SECONDS, Unit, fitting
 
 SLOW = 1.6  # times the fastest: what is slower is left out of the picture
+WIDE = 3.0  # times as far from the leanest as the best dots: the axis of memory ends there
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +49,19 @@ class Scatter:
             if not found or dot.seconds < found[-1].seconds:
                 found.append(dot)
         return tuple(found)
+
+    @property
+    def edge(self) -> float:
+        """Bytes at which the axis of memory ends; some schedules hold far more than the rest."""
+        sizes = [dot.bytes for dot in self.shown] or [0.0]
+        least, most = min(sizes), max((dot.bytes for dot in self.best), default=0.0)
+        end = least + WIDE * (most - least)
+        return end if least < end < max(sizes) else max(sizes)
+
+    @property
+    def beyond(self) -> tuple[Dot, ...]:
+        """Dots that hold more than that; they are drawn at its end."""
+        return tuple(dot for dot in self.shown if dot.bytes > self.edge)
 
     @property
     def schedules(self) -> Scatter:

@@ -84,9 +84,9 @@ class Actions:
         rows = array("i")
         for item in items:
             if isinstance(item, Pair):
-                rows.extend((*map(_pack, item.first), 0, *map(_pack, item.second), 1))
+                rows.extend((*_packed(item.first), 0, *_packed(item.second), 1))
             else:
-                rows.extend((*map(_pack, item), 0))
+                rows.extend((*_packed(item), 0))
         table = np.array(rows, np.int32).reshape(-1, len(COLUMNS))
         return cls(*(np.ascontiguousarray(column) for column in table.T))
 
@@ -133,15 +133,30 @@ class Actions:
         )
 
     def __iter__(self) -> Iterator[Action]:
-        return (self[index] for index in range(len(self)))
+        columns = (getattr(self, name).tolist() for name in COLUMNS[:-1])  # all at once is faster
+        for stage, kind, microbatch, span, version, pipe, edge, segment in zip(
+            *columns, strict=True
+        ):
+            yield Action(
+                stage,
+                _KINDS[kind],
+                None if microbatch < 0 else microbatch,
+                span,
+                None if version < 0 else version,
+                pipe,
+                None if edge < 0 else edge,
+                None if segment < 0 else segment,
+            )
 
     def slots(self) -> Iterator[Action | Pair]:
         """Single actions and pairs, as `collect` takes them."""
-        index = 0
-        while index < len(self):
-            is_pair = index + 1 < len(self) and bool(self.joined[index + 1])
-            yield Pair(self[index], self[index + 1]) if is_pair else self[index]
-            index += 2 if is_pair else 1
+        waiting: Action | None = None
+        for action, is_joined in zip(self, self.joined.tolist(), strict=True):
+            if waiting is not None:
+                yield Pair(waiting, action) if is_joined else waiting
+            waiting = None if waiting is not None and is_joined else action
+        if waiting is not None:
+            yield waiting
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Actions) and all(
@@ -152,6 +167,7 @@ class Actions:
 
 
 COLUMNS = tuple(field.name for field in fields(Actions))
+_KINDS = {int(kind): kind for kind in Kind}
 
 _DEFAULTS: dict[str, ArrayLike] = {
     "span": 1,
@@ -163,8 +179,8 @@ _DEFAULTS: dict[str, ArrayLike] = {
 }
 
 
-def _pack(value: int | None) -> int:
-    return -1 if value is None else int(value)
+def _packed(action: Action) -> list[int]:
+    return [-1 if value is None else value for value in action]
 
 
 def _unpack(value: np.int32) -> int | None:

@@ -34,7 +34,7 @@ import numpy as np
 
 from weft.cost import Cost
 from weft.errors import InputError
-from weft.ir.actions import Action, Index
+from weft.ir.actions import Actions, Index
 from weft.ir.earliest import earliest
 from weft.ir.kinds import Kind, Stream
 from weft.ir.lanes import Lane
@@ -219,9 +219,10 @@ def _added(program: Program, chosen: dict[int, list[State]]) -> Program:
     return program.with_lanes(lanes, period=period)
 
 
-def _copies(program: Program, states: list[State], kind: Kind) -> list[Action]:
-    found = [program.actions[s.forward]._replace(kind=kind, version=None) for s in states]
-    return found if leaves_by_segment(program) else [one._replace(segment=None) for one in found]
+def _copies(program: Program, states: list[State], kind: Kind) -> Actions:
+    forwards = program.actions.take([state.forward for state in states])
+    found = forwards.replace(kind=kind, version=-1, joined=0)
+    return found if leaves_by_segment(program) else found.replace(segment=-1)
 
 
 # what a run that is fed step by step asks

@@ -94,12 +94,14 @@ def far(program: Program, states: list[State]) -> list[State]:
     """What is not read in the very next slot; of a segment, that is the next of its whole stage."""
     if leaves_by_segment(program):
         return [state for state in states if _is_between_others(program, state)]
-    return [state for state in states if _distance(program, state) >= LEAST_DISTANCE]
+    is_slot = (program.actions.joined == 0) & np.isin(program.actions.kind, _IN_SLOTS)
+    slots = np.cumsum(is_slot)
+    return [state for state in states if _distance(program, slots, state) >= LEAST_DISTANCE]
 
 
-def _distance(program: Program, state: State) -> int:
+def _distance(program: Program, slots: Index, state: State) -> int:
     """Slots from a forward to whoever reads its state, on the reader's lane; weight gradients fill
-    no slot of their own.
+    no slot of their own. `slots` counts them up to each action.
     """
     actions, lane = program.actions, program.lane_of[state.backward]
     forward = state.forward
@@ -107,9 +109,7 @@ def _distance(program: Program, state: State) -> int:
         one = actions[forward]
         alike = (actions.kind == Kind.F) & (actions.stage == one.stage) & (program.lane_of == lane)
         forward = int(np.flatnonzero(alike & (actions.microbatch == one.microbatch))[-1])
-    between = np.arange(forward + 1, state.backward + 1)
-    is_slot = (actions.joined[between] == 0) & np.isin(actions.kind[between], _IN_SLOTS)
-    return int(is_slot.sum())
+    return max(0, int(slots[state.backward] - slots[forward]))
 
 
 def _is_between_others(program: Program, state: State) -> bool:

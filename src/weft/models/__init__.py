@@ -3,5 +3,6 @@
 from weft.models.gpt import gpt
 from weft.models.mixtral import adapted, adapted_layer
 from weft.models.moe import moe
+from weft.models.tensor import share_layers
 
-__all__ = ["adapted", "adapted_layer", "gpt", "moe"]
+__all__ = ["adapted", "adapted_layer", "gpt", "moe", "share_layers"]

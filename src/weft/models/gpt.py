@@ -64,12 +64,12 @@ class Attention(nn.Module):
 
     def __init__(self, hidden: int, heads: int) -> None:
         super().__init__()
-        self._heads = heads
+        self.heads = heads
         self.project = nn.Linear(hidden, 3 * hidden)
         self.merge = nn.Linear(hidden, hidden)
 
     def forward(self, value: Tensor) -> Tensor:
-        split = self.project(value).unflatten(-1, (3, self._heads, -1))
+        split = self.project(value).unflatten(-1, (3, self.heads, -1))
         query, key, content = (part.transpose(1, 2) for part in split.unbind(2))
         mixed = functional.scaled_dot_product_attention(query, key, content, is_causal=True)
         merged: Tensor = self.merge(mixed.transpose(1, 2).flatten(2))

@@ -10,9 +10,10 @@ ranks. `synthesis` makes orders that no schedule has. Knows no torch.
 
 from weft.plan.frontier import Frontier, FrontierPoint, frontier
 from weft.plan.needs import Need, Shortage, needs, shortage
+from weft.plan.progress import Found
 from weft.plan.proposal import Proposal
 from weft.plan.question import Choices, Question
-from weft.plan.search import Found, search, searching
+from weft.plan.search import search, searching
 
 __all__ = [
     "Choices",

@@ -13,7 +13,7 @@ from weft.plan.question import Choices, Question
 from weft.request import is_model_file, measured_of, model_called
 from weft.request.costs import device_called, storage_of
 from weft.request.measured_run import even_layers
-from weft.request.values import COUNT, FILE, TEXT, Bundle, Numbers, given, refuse
+from weft.request.values import COUNT, FILE, TEXT, Bundle, LargeCount, Numbers, given, refuse
 
 COST = '"weft.cost"'
 UNKNOWN = Device(peak=1.0, source="what was measured has its own times")
@@ -26,7 +26,7 @@ class Wish(Bundle):
     cluster: Path | None = given(FILE)
     devices: int | None = given(COUNT)
     device: str | None = given(TEXT)
-    batch: int | None = given(COUNT)
+    batch: int | None = given(LargeCount())
     sequence: int | None = given(COUNT)
     state_bytes: tuple[float, ...] | None = given(Numbers(float, "2,4,12"))
     from_run: Path | None = given(FILE)
@@ -52,7 +52,7 @@ class Wish(Bundle):
 
     def _tokens(self) -> int:
         if self.batch is None:
-            raise InputError("how large is a step? --batch has its tokens, like 4194304")
+            raise InputError("how large is a step? --batch has its tokens, like 4194304 or 4Mi")
         return self.batch
 
     def _model(self, model: Transformer) -> Transformer:
@@ -79,7 +79,7 @@ class Wish(Bundle):
         layers = int(sizes.get("layers", 0))
         return Question(
             measured=cost,
-            layers=even_layers(layers, cost.stages) if layers >= cost.stages else (),
+            layers=even_layers(layers, cost.stages) if _is_known(layers, cost.stages) else (),
             cluster=self._same(cost.stages),
             batch=_microbatches(self._tokens(), cost),
             choices=choices,
@@ -91,10 +91,18 @@ class Wish(Bundle):
             raise InputError(f"--from-run {run} has a model; leave out {model}")
         self._refuse_sizes("--from-run has the costs of its stages")
         found = measured_of(run)
-        batch = found.program.microbatches
+        batch, layout = found.program.microbatches, found.layout
+        if layout.tensor > 1:
+            raise InputError(
+                f"{run} has tensor parallel {layout.tensor}, and what its stages took holds for"
+                f" that alone; plan its model again, with --tensor {layout.tensor}"
+            )
+        if choices.optimizer == "auto" and layout.copies > 1:
+            kept = "shared" if layout.is_sharded else "whole"
+            choices = replace(choices, optimizer=kept)
         return Question(
             measured=found.cost,
-            layers=found.layout.layers,
+            layers=layout.layers,
             cluster=self._same(found.program.devices),
             batch=_microbatches(self.batch, found.cost) if self.batch else batch,
             choices=choices,
@@ -112,6 +120,11 @@ class Wish(Bundle):
         refuse(reason, (name for name in names if getattr(self, name) is not None))
 
 
+def _is_known(layers: int, stages: int) -> bool:
+    """Whether it follows from their number which layers each stage has."""
+    return layers >= stages or layers + 2 == stages
+
+
 def _microbatches(tokens: int, cost: Cost) -> int:
     """Microbatches of a batch, by their tokens where these are known."""
     sizes = cost.measurement.model if cost.measurement else {}
@@ -120,7 +133,7 @@ def _microbatches(tokens: int, cost: Cost) -> int:
         return tokens
     if tokens % each:
         raise InputError(
-            f"a batch of {tokens:,} tokens is no whole number of the microbatches of {each:,} that"
-            f" were measured; {max(1, tokens // each) * each:,} is"
+            f"a batch of {tokens:,} tokens is not a whole number of the microbatches of {each:,}"
+            f" that were measured; {max(1, tokens // each) * each:,} is"
         )
     return tokens // each

@@ -16,7 +16,8 @@ import numpy as np
 from weft.cost import Cost, Derivation, Layout
 from weft.ir.program import Program
 from weft.lower import overlapping, recompute, updates
-from weft.plan.chain import Chain, derived, measured
+from weft.plan.blocks import derived, measured
+from weft.plan.chain import Chain
 from weft.plan.clock import Clock
 from weft.plan.holding import Holding
 from weft.plan.question import Question
@@ -64,7 +65,7 @@ class Bench:
         capacity = min(cost.memory.capacity, device.memory)
         limited = replace(cost, memory=replace(cost.memory, capacity=capacity))
         chain = measured(limited, self.question.layers)
-        return with_copies(chain, division.layout.copies * pipes)
+        return with_copies(chain, division.layout, pipes)
 
     def ready(self, candidate: Candidate, microbatches: int) -> Ready:
         """The program of a candidate with as many microbatches; those in use are kept."""
@@ -110,15 +111,26 @@ class Ready:
         return updates(again, is_sharded=is_sharded, is_replicated=has_copies)
 
 
-def with_copies(chain: Chain, copies: int) -> Chain:
+def with_copies(chain: Chain, layout: Layout, pipes: int) -> Chain:
     """The same where copies sum their gradients over the link between devices.
 
-    What was measured with copies has that time already.
+    Where they share the optimizer's state, each keeps and updates its part, and weights are
+    gathered; else all get the summed gradients. What was measured with copies has that already.
     """
-    blocks = chain.blocks
+    blocks, copies = chain.blocks, layout.copies * pipes
     if copies == 1 or any(blocks.times.reduce):
         return chain
-    link = blocks.network.default
-    sent = np.add(blocks.memory.gradients, blocks.memory.weights) * (copies - 1) / copies
-    reduce = tuple((sent / link.bandwidth).tolist())
-    return Chain(replace(blocks, times=replace(blocks.times, reduce=reduce)), chain.has_ends)
+    memory, times = blocks.memory, blocks.times
+    gathered = memory.weights if layout.is_sharded else memory.gradients
+    sent = np.add(memory.gradients, gathered) * (copies - 1) / copies
+    part = 1 / layout.copies if layout.is_sharded else 1.0
+    changed = replace(
+        blocks,
+        times=replace(
+            times,
+            reduce=tuple((sent / blocks.network.default.bandwidth).tolist()),
+            update=tuple(part * seconds for seconds in times.update),
+        ),
+        memory=replace(memory, optimizer=tuple(part * size for size in memory.optimizer)),
+    )
+    return Chain(changed, chain.has_ends)

@@ -43,7 +43,7 @@ class Clock:
         self._is_backward = np.isin(program.actions.kind, (Kind.B, Kind.I))
         self._remember_waits()
 
-    def knows(self, chain: Chain, recomputed: Collection[int]) -> bool:
+    def knows(self, chain: Chain) -> bool:
         """Whether it times all that a cost describes."""
         blocks = chain.blocks
         is_plain = blocks.measurement is None and not (

@@ -17,9 +17,10 @@ from weft.draw.caption import percent
 from weft.errors import InputError, ProgramError
 from weft.plan.bench import Bench
 from weft.plan.bounds import least_bytes
+from weft.plan.progress import Found
 from weft.plan.proposal import Proposal
 from weft.plan.question import Question
-from weft.plan.search import Found
+from weft.plan.room import roomier
 from weft.plan.space import Candidate, Space
 from weft.plan.trial import Ease, Trial, Trier
 
@@ -101,7 +102,9 @@ def _way(trial: Trial) -> str:
     sizes = [f"tensor {layout.tensor}", f"pipeline {candidate.shape.devices}"]
     sizes += [f"experts {layout.experts}"] if layout.experts > 1 else []
     sizes += [f"replicas {layout.replicas}"]
-    words = ["selective recompute"] if trial.ease.is_selective else []
+    is_whole = layout.copies > 1 and not layout.is_sharded
+    words = ["whole optimizer state"] if is_whole else []
+    words += ["selective recompute"] if trial.ease.is_selective else []
     if trial.ease.recomputed:
         every = len(trial.ease.recomputed) == candidate.shape.stages
         words.append("all stages recomputed" if every else "some stages recomputed")
@@ -159,8 +162,9 @@ def _relaxed(question: Question) -> str:
 
 def _no_shape(question: Question) -> str:
     count, devices = question.sequences, question.cluster.devices
+    what = "microbatches" if question.model is None else "sequences"
     return (
-        f"a batch of {count:,} sequences cannot be divided over {devices:,} devices by the choices"
+        f"a batch of {count:,} {what} cannot be divided over {devices:,} devices by the choices"
         " made. Change --batch, or leave out some of them"
     )
 
@@ -198,9 +202,10 @@ def _by_bound(bench: Bench) -> list[tuple[float, Candidate]]:
     """All candidates, the one that may need least first."""
     is_selective = bench.question.model is not None
     found = []
-    for candidate in Space(bench.question).candidates:
-        chain = bench.chain(candidate.division, is_selective=is_selective)
-        found.append((least_bytes(chain, candidate), candidate))
+    space = Space(bench.question)
+    for division in space.divisions:
+        chain = bench.chain(division, is_selective=is_selective)
+        found += [(least_bytes(chain, candidate), candidate) for candidate in space.on(division)]
     return sorted(found, key=lambda one: one[0])
 
 
@@ -218,7 +223,7 @@ def _leanest(bench: Bench, candidate: Candidate) -> Iterator[Trial]:
         eases = [*eases, Ease(is_selective=True, recomputed=every)]
     for ease in eases:
         try:
-            layers = trier.seed
+            layers = roomier(trier, trier.seed, ease)
             held = trier.held(layers, ease)
         except (InputError, ProgramError):
             continue

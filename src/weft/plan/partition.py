@@ -2,7 +2,7 @@
 
     seed     the cut whose longest stage is the shortest, by dynamic programming
     moves    one layer from a stage to its neighbour; from a stage of the busiest device to any
-             other stage, all cuts between them moved by one
+             other stage, all cuts between them moved by one; then from any stage to any other
 
 A light first or last stage may be better than an even one, where a schedule has its bubbles there:
 only the simulator knows. Knows neither programs nor placements: its caller scores a cut.
@@ -73,14 +73,15 @@ def cuts(
     judge: Judge,
     *,
     trials: int = TRIALS,
+    known: Layers | None = None,
 ) -> tuple[Layers, Score]:
     """The layers of each stage with the least score, and that score.
 
-    `pipes` holds the device of every stage, as a placement does. Never worse than the even cut and
-    the balanced one, from which it starts.
+    `pipes` holds the device of every stage, as a placement does. Never worse than the even cut, the
+    balanced one and one that is known, from which it starts.
     """
     stages = len(pipes[0])
-    seeds = dict.fromkeys(_seeds(chain, stages))
+    seeds = dict.fromkeys([*_seeds(chain, stages), *([known] if known else [])])
     score, best = min((judge(seed), seed) for seed in seeds)
     left = trials - len(seeds)
     seen = set(seeds)
@@ -111,15 +112,17 @@ def _moves(chain: Chain, layers: Layers, pipes: Sequence[Sequence[int]]) -> Iter
     """Cuts that differ by the stage of one layer: neighbours first, then from the busiest."""
     stages = range(len(layers))
     for stage in stages[:-1]:
-        yield from _moved(chain, layers, stage, stage + 1)
-        yield from _moved(chain, layers, stage + 1, stage)
-    for source in _busiest(chain, layers, pipes):
+        yield from moved(chain, layers, stage, stage + 1)
+        yield from moved(chain, layers, stage + 1, stage)
+    busiest = _busiest(chain, layers, pipes)
+    others = [stage for stage in stages if stage not in busiest]
+    for source in (*busiest, *others):
         for target in stages:
             if abs(source - target) > 1:
-                yield from _moved(chain, layers, source, target)
+                yield from moved(chain, layers, source, target)
 
 
-def _moved(chain: Chain, layers: Layers, source: int, target: int) -> Iterator[Layers]:
+def moved(chain: Chain, layers: Layers, source: int, target: int) -> Iterator[Layers]:
     """One layer less here and one more there; only the ends may be left without any."""
     is_end = source in (0, len(layers) - 1)
     least = 0 if chain.has_ends and is_end and len(layers) > 1 else 1

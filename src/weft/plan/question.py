@@ -7,13 +7,14 @@ from dataclasses import dataclass, field
 from weft.cost import Cluster, Cost, Storage, Transformer
 from weft.cost.checks import check_count
 from weft.errors import InputError
-from weft.request.values import COUNT, SWITCH, Bundle, OneOf, given
+from weft.request.values import COUNT, Bundle, OneOf, given
 from weft.schedules import REGISTRY, Schedule
 
 MOST_STAGES = 8  # on a device, where a schedule takes any number
 RECOMPUTE = ("auto", "none", "selective", "full")
 OFFLOAD = ("auto", "none")
-EFFORT = 5_000_000  # simulated actions
+OPTIMIZER = ("auto", "shared", "whole")
+EFFORT = 6_000_000  # simulated actions
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,11 +41,12 @@ class ScheduleNames:
 class Choices(Bundle):
     """What is decided already; None where the search decides.
 
-    schedule       names; all synchronous ones where there is none
-    recompute      "none", "selective", "full", or "auto": as little as makes it fit
-    offload        "none", or "auto": where it makes a plan fit
-    whole_optimizer  whether every copy keeps all of the optimizer's state
-    max_...        the most of each that is tried
+    schedule   names; all synchronous ones where there is none
+    recompute  "none", "selective", "full", or "auto": as little as makes it fit
+    offload    "none", or "auto": where it makes a plan fit
+    optimizer  whether copies of a stage share the state of its optimizer ("shared"), or each keeps
+               all of it ("whole"); "auto": what is faster and fits
+    max_...    the most of each that is tried
     """
 
     schedule: tuple[str, ...] | None = given(ScheduleNames())
@@ -56,7 +58,7 @@ class Choices(Bundle):
     stages_per_device: int | None = given(COUNT)
     recompute: str = given(OneOf(RECOMPUTE), "auto")
     offload: str = given(OneOf(OFFLOAD), "auto")
-    whole_optimizer: bool = given(SWITCH, False)
+    optimizer: str = given(OneOf(OPTIMIZER), "auto")
     max_tensor: int | None = given(COUNT)
     max_pipeline: int | None = given(COUNT)
     max_microbatch_size: int | None = given(COUNT)
@@ -105,7 +107,7 @@ class Question:
             below = self.batch // self.model.sequence * self.model.sequence
             near = below or self.model.sequence
             raise InputError(
-                f"a batch of {self.batch:,} tokens is no whole number of sequences of"
+                f"a batch of {self.batch:,} tokens is not a whole number of sequences of"
                 f" {self.model.sequence:,}; {near:,} is, or set the sequence"
             )
 

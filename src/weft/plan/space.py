@@ -7,7 +7,7 @@ Candidate   a setting with a schedule, its variant and stages on a device
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from weft.cost import Layout
@@ -37,7 +37,8 @@ class Division:
     @property
     def key(self) -> tuple[int, ...]:
         layout = self.layout
-        return layout.tensor, self.devices, layout.experts, layout.replicas, self.microbatch_size
+        sizes = layout.tensor, self.devices, layout.experts, layout.replicas, self.microbatch_size
+        return *sizes, int(layout.is_sharded)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +56,7 @@ class Candidate:
 
     @property
     def key(self) -> tuple[object, ...]:
-        """A layout and a schedule, whatever its microbatches and stages."""
+        """A layout and a schedule, whatever its microbatches, stages and optimizer state."""
         layout = self.division.layout
         return (
             layout.tensor,
@@ -92,18 +93,23 @@ class Space:
 
     @property
     def blocks(self) -> int:
-        """Blocks of the model, however it is division: no pipeline has more stages."""
+        """Blocks of the model, however it is divided: no pipeline has more stages."""
         question = self.question
         if question.model is not None:
             return question.model.layers + 2
         assert question.measured is not None
-        return sum(question.layers) or question.measured.stages
+        layers = question.layers
+        has_ends = bool(layers) and 0 in (layers[0], layers[-1])
+        return sum(layers) + 2 * has_ends or question.measured.stages
 
     # devices and batch
 
     @property
     def divisions(self) -> Iterator[Division]:
-        """Every division of the cluster and the batch, tensor parallelism inside a node."""
+        """Every division of the cluster and the batch, tensor parallelism inside a node.
+
+        Copies share the state of the optimizer, unless that was decided otherwise.
+        """
         for tensor in self._tensors():
             rest = self.question.cluster.devices // tensor
             for devices in divisors(rest):
@@ -115,7 +121,7 @@ class Space:
 
     def _layouts(self, tensor: int, devices: int, copies: int) -> Iterator[Division]:
         """The ways in which copies of a pipeline may share experts, each with its microbatches."""
-        is_sharded = not self.question.choices.whole_optimizer
+        is_sharded = self.question.choices.optimizer != "whole"
         for experts in self._experts(tensor, copies):
             replicas = copies // experts
             if not (self._allows("experts", experts) and self._allows("replicas", replicas)):
@@ -129,6 +135,19 @@ class Space:
                 yield Division(
                     layout=layout, devices=devices, microbatch_size=size, microbatches=count
                 )
+
+    def with_whole_optimizer(self, candidate: Candidate) -> Candidate | None:
+        """The same where every copy keeps all of the optimizer's state; None if it is not tried.
+
+        What was measured with copies is planned as it ran.
+        """
+        division, measured = candidate.division, self.question.measured
+        if self.question.choices.optimizer != "auto" or division.layout.copies == 1:
+            return None
+        if measured is not None and any(measured.times.reduce):
+            return None
+        whole = replace(division, layout=replace(division.layout, is_sharded=False))
+        return replace(candidate, division=whole)
 
     def _tensors(self) -> list[int]:
         model, cluster = self.question.model, self.question.cluster

@@ -124,6 +124,15 @@ class Trier:
         found = [self.ready(n).holding.peaks(chain, layers, ease.recomputed) for n in self.lengths]
         return self._extrapolated(found)
 
+    def gathering(self, layers: Layers) -> float:
+        """At most as many seconds of a step are gathers of weights that copies have updated."""
+        layout = self.candidate.division.layout
+        if layout.copies == 1 or not layout.is_sharded:
+            return 0.0
+        placement = self.ready(self.lengths[0]).program.placement
+        seconds = self.chain().sums(layers).reduce / 2
+        return max(float(sum(seconds[stage] for _, stage in held)) for held in placement.held)
+
     def fitting(self, layers: Layers, ease: Ease) -> Ease | None:
         """The relief with as few stages recomputed as make it fit; None where all do not."""
         chain = self.chain(is_selective=ease.is_selective)
@@ -150,7 +159,7 @@ class Trier:
     def _timed(self, microbatches: int, layers: Layers, ease: Ease, chain: Chain) -> Values:
         """Seconds and busy seconds of a step, and the peak of each device."""
         bench, ready = self.bench, self.ready(microbatches)
-        if ready.clock.knows(chain, ease.recomputed) and not ease.is_offloading:
+        if ready.clock.knows(chain) and not ease.is_offloading:
             bench.actions += len(ready.program)
             seconds, busy = ready.clock.measured(chain, layers, ease.recomputed)
             held = ready.holding.peaks(chain, layers, ease.recomputed)
@@ -180,8 +189,7 @@ def eases(trier: Trier, layers: Layers) -> Iterator[Ease]:
     choices = trier.bench.question.choices
     every = frozenset(range(trier.candidate.shape.stages))
     may_offload = choices.offload == "auto" and _has_host(trier)
-    selective = {"none": (False,), "full": (False,), "selective": (True,)}
-    kinds = selective.get(choices.recompute, (False, True) if _has_model(trier) else (False,))
+    kinds = kinds_of_recompute(trier)
     for is_offloading, is_selective in product((False, True)[: 1 + may_offload], kinds):
         ease = Ease(is_selective, every if choices.recompute == "full" else frozenset())
         if choices.recompute != "auto" or is_offloading:
@@ -190,9 +198,12 @@ def eases(trier: Trier, layers: Layers) -> Iterator[Ease]:
             yield found
 
 
-def _has_model(trier: Trier) -> bool:
-    """Whether it is known what selective recompute saves."""
-    return trier.bench.question.model is not None
+def kinds_of_recompute(trier: Trier) -> tuple[bool, ...]:
+    """Whether recompute is selective: both where that is not decided and known what it saves."""
+    question = trier.bench.question
+    chosen = {"none": (False,), "full": (False,), "selective": (True,)}
+    both = (False, True) if question.model is not None else (False,)
+    return chosen.get(question.choices.recompute, both)
 
 
 def _has_host(trier: Trier) -> bool:

@@ -140,11 +140,17 @@ def _layout(run: Path, cost: Cost) -> Layout:
 
 
 def even_layers(layers: int, stages: int) -> tuple[int, ...]:
-    """The layers of each stage, where nothing says otherwise: the first ones have more."""
+    """The layers of each stage, where nothing says otherwise: the first ones have more.
+
+    Embedding and head have stages of their own if there are two more than layers.
+    """
+    if stages == layers + 2:
+        return (0, *(1,) * layers, 0)
     if stages > layers:
         raise InputError(
-            f"{layers} layers on {stages} stages: embedding or head have one of their own, and it"
-            " is not known which; train with a layer on each stage"
+            f"{layers} layers on {stages} stages: embedding or head has one of its own, and it is"
+            f" not known which; train by a plan, whose file says that (--plan), or with"
+            f" {layers + 2} stages, or {layers} at most"
         )
     size, larger = divmod(layers, stages)
     return tuple(size + (stage < larger) for stage in range(stages))

@@ -22,6 +22,8 @@ MOST_LETTERS = 4096
 KEY = "value"  # of a field's metadata
 
 _BYTES = {"KiB": 2.0**10, "MiB": 2.0**20, "GiB": 2.0**30, "KB": 1e3, "MB": 1e6, "GB": 1e9}
+_COUNTS = {"k": 10**3, "M": 10**6, "G": 10**9, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30}
+_COUNT = re.compile(rf"(\d+(?:_\d+)*)({'|'.join(_COUNTS)})?", re.ASCII)
 _SIZE = re.compile(rf"(\d+(?:\.\d*)?(?:e\+?\d+)?) ?({'|'.join(_BYTES)})?")
 
 Taken = TypeVar("Taken")
@@ -51,6 +53,19 @@ class Whole:
         if type(given) is int and self.least <= given <= self.most:
             return given
         raise ValueError
+
+
+@dataclass(frozen=True, slots=True)
+class LargeCount:
+    """A whole number from 1 up, perhaps with a unit: 4Mi is 4 times 2**20."""
+
+    words = f"{Whole().words}, as it is or in {', '.join(_COUNTS)}: 4194304, 4_194_304 or 4Mi"
+
+    def read(self, given: Any) -> int:
+        found = _COUNT.fullmatch(given) if isinstance(given, str) else None
+        if found is None:
+            return Whole().read(given)
+        return Whole().read(int(found[1]) * _COUNTS.get(found[2], 1))
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,6 +53,10 @@ class Criterion:
         else:
             self._scale_of[number] = scale
 
+    def release(self, number: int) -> None:
+        """Let go of the target of a microbatch that is not judged again."""
+        self._targets.pop(number, None)
+
     def terms(self, number: int) -> Terms:
         """What a microbatch is judged by; its loss is reported without this scale."""
         scale = None

@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
@@ -29,43 +29,35 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from weft.cost import Cost
 from weft.errors import (
-    Disagreement,
     InputError,
-    NonfiniteError,
-    RankError,
-    SaveError,
     WeftError,
 )
 from weft.ir.program import Program
-from weft.lower import Amount, check_amount, offloads, unwired, whole
+from weft.lower import Amount, check_amount, unwired, whole
 from weft.runtime.assembly import Assembly
 from weft.runtime.batch import Data, weights_of
 from weft.runtime.compression import AskedCompression
-from weft.runtime.device.link import linked
-from weft.runtime.device.place import current
-from weft.runtime.distributed import check_shares, joined_by, refuse_captured
+from weft.runtime.distributed import joined_by
 from weft.runtime.evaluation import Evaluation, Metric, Tally
 from weft.runtime.feed import Begun, Feed, GivenData
 from weft.runtime.initial.blueprint import Blueprint, GivenStages
 from weft.runtime.initial.checkpoint import Initial
 from weft.runtime.losses import LossFunction, LossShare, shares_of
 from weft.runtime.precision import AskedPrecision, precision_of
-from weft.runtime.ranks.blame import failure_of
 from weft.runtime.ranks.carriers import Carrier
 from weft.runtime.ranks.clock import Recording
 from weft.runtime.ranks.losses import RunLosses
 from weft.runtime.ranks.members import members_of
+from weft.runtime.ranks.together import Together
 from weft.runtime.ranks.world import World, world_of
 from weft.runtime.reader import Reader
 from weft.runtime.result import Flight, Result
 from weft.runtime.saves.packing import JSON
 from weft.runtime.saves.saver import Saver
+from weft.runtime.setup import agreed_task, checked_task
 from weft.runtime.split.stages import loss_for
 from weft.runtime.stage.captures import CudaGraphs
 from weft.runtime.stage.offload import MovedBytes
-from weft.runtime.stage.values import Value
-from weft.runtime.suit import check_capturable, refuse_marked
-from weft.runtime.task import Task, agreed
 from weft.runtime.weights.options import (
     Factories,
     NamedParameters,
@@ -136,7 +128,8 @@ class Pipeline:
                first; "auto", what the link to the host has time for, by the cost. Stages that are
                sequences leave layer by layer; a program that offloads does as it says; see
                `weft.lower.offload`
-    record     whether steps have timelines; on a GPU that takes two events for each action
+    record     whether steps have timelines; unless given, where that costs nothing, which is not
+               on a GPU: there it takes two events for each action
     graphs     whether stages are captured as CUDA graphs after two steps, and replayed from then
                on: the same bits, launched with less work on the host
     whole_batch  whether the last stage and the loss take the whole batch at once, as a contrastive
@@ -170,7 +163,7 @@ class Pipeline:
         transport: Carrier = "auto",
         cost: Cost | None = None,
         offload: Amount = "none",
-        record: bool = True,
+        record: bool | None = None,
         graphs: bool = False,
         whole_batch: bool = False,
     ) -> None:
@@ -190,21 +183,12 @@ class Pipeline:
         if whole_batch:
             program = whole(program, [program.stages - 1])
         members = members_of(mesh, transport)
-        program = program if members is None else members.running(program)
         self._replicas = 1 if members is None else members.replicas
-        devices = range(program.devices) if members is None else members.here
         blueprint = Blueprint.of(stages, initial)
-        loss = loss_for(blueprint.stages, loss)
-        task = Task.of(blueprint, program, loss, updating, devices).compressing(compress)
-        self._refuse_split_batch(task.program)
-        check_shares(task.stages, members)
-        if graphs:
-            check_capturable(task.program)
-            refuse_marked(task.stages)
-            refuse_captured(task.stages)
-        self.program, self._task, self._deadline = task.program, task, deadline
-        self._loss, self._runs = loss, count()
-        self._is_closed = self._has_failed = False
+        self._loss, self._runs = loss_for(blueprint.stages, loss), count()
+        task = checked_task(
+            blueprint, program, self._loss, updating, members, compress, is_captured=graphs
+        )
         self._world: World = world_of(
             unwired(task.ring.program),
             joined_by(task.stages, members),
@@ -214,22 +198,25 @@ class Pipeline:
             deadline=deadline,
             patience=first_deadline,
         )
-        with self._failing_together():
-            is_moving = offload != "none" or offloads(task.program)
-            cost = agreed(self._world, linked(cost, task.device) if is_moving else cost)
-            task = task.offloading(offload, cost)
-            if graphs:
-                check_capturable(task.program)
-            task = task.over(self._world, cost).built(self._world, seed, deadline)
-            self._task = task
+        self.program, self._deadline = task.program, deadline
+        self._together = Together(self._world, task.device, is_asynchronous=self.is_asynchronous)
+        with self._together():
+            task, cost = agreed_task(task, self._world, cost, offload, is_captured=graphs)
+            self._task = task = task.built(self._world, seed, deadline)
             self.program = task.program
-            drawn_by = seed if members is None else members.seed(seed)
+            seed_of = (lambda one: one) if members is None else members.seed
             capturing = CudaGraphs if graphs else None
+            is_recorded = task.device.type == "cpu" if record is None else record
             self._parts = Assembly(
-                task, self._world, loss, drawn_by, cost, capturing, is_recorded=record
+                task,
+                self._world,
+                self._loss,
+                seed_of(seed),
+                cost,
+                capturing,
+                is_recorded=is_recorded,
             )
             self._feed = Feed(task.program, self._world, task.taken, self._replicas)
-            seed_of = (lambda one: one) if members is None else members.seed
             self._saver = Saver(task, self._parts, self._world, deadline, seed_of)
 
     @classmethod
@@ -266,14 +253,14 @@ class Pipeline:
         Where the program is asynchronous, the losses are those of this batch, but its backwards
         and its update may run with the next steps.
         """
-        with self._failing_together():
+        with self._together():
             training = self._parts.training
             given = self._feed.trained(batch, target)
             (inputs, *_), run = self._begin(given, "step", is_first=training.is_new)
             shares = self._shares(given, weights)
             targets = given.wanted
             if self.is_asynchronous:
-                inputs, targets = _kept(inputs), targets and _kept(targets)
+                inputs, targets = self._feed.kept(inputs, targets)
             known, recording = training.step(inputs, targets, shares, run, is_carried=not update)
             norm, is_skipped = None, False
             if not self.is_asynchronous:
@@ -291,7 +278,7 @@ class Pipeline:
         """
         if not self.is_asynchronous:
             raise InputError(f"{self.program.name} is synchronous: nothing is in flight")
-        with self._failing_together():
+        with self._together():
             return self._parts.training.drain()
 
     @overload
@@ -326,7 +313,7 @@ class Pipeline:
             is_whole, device = self._is_whole_batch, self._task.device
             tally = Tally(self._loss, metrics, device, is_whole_batch=is_whole)
             return reader.evaluated(data, tally)
-        with reader.mode() as reading, self._failing_together():
+        with reader.mode() as reading, self._together():
             given = self._feed.trained(data, target)
             inputs, run = self._begin(given, "evaluation", is_first=not reading.steps)
             shares = self._shares(given, weights)
@@ -346,7 +333,7 @@ class Pipeline:
     def _drained(self) -> Reader:
         """What reads, once all stages have weights of one version."""
         self._finish()
-        return Reader(self._parts, self._feed, self._begin, self._failing_together)
+        return Reader(self._parts, self._feed, self._begin, self._together)
 
     def save(
         self, folder: str | Path, *, extra: Mapping[str, JSON] | None = None, wait: bool = True
@@ -358,7 +345,7 @@ class Pipeline:
         load or close waits for that, and raises what went wrong. See `weft.runtime.saves`.
         """
         self._finish()
-        with self._failing_together():
+        with self._together():
             self._world.begin(self._deadline)
             self._saver.begin(Path(folder), extra or {}, is_copied=not wait)
             if wait:
@@ -372,7 +359,7 @@ class Pipeline:
         """
         if not self._parts.training.is_new:
             self._finish()
-        with self._failing_together():
+        with self._together():
             self._world.begin(self._deadline, "loading of a save")
             return self._saver.load(Path(folder))
 
@@ -384,7 +371,7 @@ class Pipeline:
         if self.is_asynchronous:
             self.drain()
         elif self._parts.training.are_gathering:
-            with self._failing_together():
+            with self._together():
                 self._parts.training.finish()
 
     def gathered(self, result: Result | Flight) -> Timeline:
@@ -401,13 +388,13 @@ class Pipeline:
 
         A pipeline that nothing knows any more is closed as well, and at the end of the process.
         """
-        if self._is_closed:
+        if self._together.is_closed:
             return
         try:
-            if not (self.is_asynchronous or self._has_failed):
+            if not (self.is_asynchronous or self._together.has_failed):
                 self._finish()
         finally:
-            self._is_closed = True
+            self._together.is_closed = True
             try:
                 self._saver.close()
             finally:
@@ -448,7 +435,7 @@ class Pipeline:
         Whoever asks for them finds whole weights: where copies share updates (`shard_optimizer`),
         a step leaves those of other copies to be gathered while the next one begins.
         """
-        if not (self.is_asynchronous or self._is_closed):
+        if not (self.is_asynchronous or self._together.is_closed):
             self._finish()
         return self._parts.modules
 
@@ -480,53 +467,10 @@ class Pipeline:
             found.update({int(stage): count for stage, count in json.loads(share).items()})
         return dict(sorted(found.items()))
 
-    @contextmanager
-    def _failing_together(self) -> Iterator[None]:
-        """Whatever goes wrong here ends the waits of all other ranks."""
-        if self._is_closed:
-            raise InputError("this pipeline is closed: make another one to go on")
-        try:
-            with current(self._task.device):
-                yield
-            self._world.end()
-        except Disagreement:
-            raise  # all ranks raise it
-        except SaveError:
-            self._world.end()  # all ranks raise it, and may go on
-            raise
-        except NonfiniteError as error:
-            if self.is_asynchronous:  # other ranks are not there yet
-                self._world.fail(self._reason(error))
-            raise
-        except BaseException as error:
-            self._has_failed = True
-            self._note_known(error)
-            self._world.fail(self._reason(error))
-            raise
-
-    def _note_known(self, error: BaseException) -> None:
-        """Add to an error what has failed elsewhere: torch's do not know why a peer has left."""
-        try:
-            self._world.look()
-        except RankError as known:
-            if str(known) not in str(error):
-                error.add_note(f"known of other ranks by then: {known}")
-
     @property
     def _is_whole_batch(self) -> bool:
         """Whether the last stage and the loss take the whole batch at once."""
         return self.program.graph.stages[-1].is_whole_batch
-
-    def _refuse_split_batch(self, program: Program) -> None:
-        if self._replicas > 1 and any(one.is_whole_batch for one in program.graph.stages):
-            raise InputError(
-                f"{program.name} has a stage that takes the whole batch, and each replica has only"
-                f" its share of one; leave out the dimensions 'dp' and 'ep' of mesh="
-            )
-
-    def _reason(self, error: BaseException) -> str:
-        notes = getattr(error, "__notes__", ())
-        return "; ".join([failure_of(error, self._world.devices.start), *notes])
 
     def _shares(self, given: GivenData, weights: Sequence[float] | None) -> tuple[LossShare, ...]:
         """How much each microbatch counts, where that matters."""
@@ -559,9 +503,3 @@ class Pipeline:
         if is_first:
             self._feed.agree(given, kind)
         return Begun(self._feed.inputs(given, kind), next(self._runs))
-
-
-def _kept(values: Sequence[Value]) -> list[Value]:
-    """Copies, as a user may change what an asynchronous step has still to read."""
-    copies = {id(one): one.cloned() for one in values}
-    return [copies[id(one)] for one in values]

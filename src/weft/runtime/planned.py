@@ -25,6 +25,7 @@ from weft.ir.program import Program
 from weft.lower import Amount, replicated
 from weft.request import Plan, read_plan
 from weft.request.passes import AMOUNTS, NONE
+from weft.runtime.device.shards import is_sharded
 from weft.runtime.initial.blueprint import GivenStages
 from weft.runtime.ranks.members import EXPERTS, PIPELINE, REPLICAS
 from weft.runtime.split.planned import cut_by
@@ -67,7 +68,7 @@ def plan_of(given: GivenPlan) -> Plan:
 def stages_by(model: nn.Module | GivenStages, plan: Plan, example: Any = None) -> GivenStages:
     """The stages of a model, cut and marked as a plan says; those that are cut stay so."""
     if isinstance(model, nn.Module) and not isinstance(model, nn.ModuleList):
-        _check_tensor(plan)
+        _check_tensor(model, plan)
         stages: GivenStages = cut_by(model, plan.layers, example)
     else:
         stages = [*model]
@@ -77,12 +78,14 @@ def stages_by(model: nn.Module | GivenStages, plan: Plan, example: Any = None) -
     return stages
 
 
-def _check_tensor(plan: Plan) -> None:
-    if plan.layout.tensor > 1:
+def _check_tensor(model: nn.Module, plan: Plan) -> None:
+    """Refuse a model whose layers are whole where ranks are to share them."""
+    if plan.layout.tensor > 1 and not any(map(is_sharded, model.parameters())):
         raise InputError(
             f"the plan has tensor parallel {plan.layout.tensor}, and Weft does not cut layers: give"
-            " stages that are parallel themselves as a list, and mesh= of runtime.planned.mesh_of,"
-            f" with its dimension {TENSOR!r}; or plan with --max-tensor 1"
+            " a model whose layers are parallel themselves (torch's parallelize_module, or"
+            f" weft.models.share_layers), and mesh= of runtime.planned.mesh_of, over whose"
+            f" dimension {TENSOR!r} they are; or plan with --max-tensor 1"
         )
 
 

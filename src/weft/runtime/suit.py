@@ -114,7 +114,7 @@ def check_capturable(program: Program) -> None:
         "computes with several versions of the weights, which are not in one place": (
             program.period is not None
         ),
-        "recomputes forwards, which is no use where graphs keep their memory": (
+        "recomputes forwards, which saves nothing where graphs keep their memory": (
             (kinds == Kind.R).any()
         ),
         "moves what forwards keep to the host, where no graph finds it": (

@@ -13,9 +13,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
+import numpy as np
 from torch import Tensor
 
 from weft.errors import NonfiniteError, WeftError
+from weft.ir.kinds import Kind
+from weft.ir.program import Program
 from weft.runtime.criterion import Reports, losses_due
 from weft.runtime.lane.lanes import Lanes
 from weft.runtime.lane.steps import Loss
@@ -40,6 +43,7 @@ class Training:
         self._count = self._ring.source.microbatches
         self._reports = Reports(world.losses, losses_due(self._ring.source, world.devices))
         lanes.binder.batch.on_loss = self._on_loss
+        self._is_judged_once = self._ring.is_periodic and not _judges_again(self._ring.program)
         stale = weights.policy.updating.staleness
         self._warmup = stale.warmup if stale else 0
         self.steps = 0  # that batches were given for
@@ -204,3 +208,12 @@ class Training:
     def _on_loss(self, lap: int, number: int, loss: Loss) -> None:
         step, index = self._draw.places[number]
         self._reports.add(step, index, self._criterion.unscaled(number, loss))
+        if self._is_judged_once:  # copies of the targets of several steps would add up
+            self._criterion.release(number)
+
+
+def _judges_again(program: Program) -> bool:
+    """Whether a last stage is recomputed, and its loss with it."""
+    actions = program.actions
+    is_last = np.array([not after for after in program.graph.successors])
+    return bool(((actions.kind == Kind.R) & is_last[actions.stage]).any())

@@ -231,7 +231,7 @@ def _raw(path: Path, token_type: str) -> Tokens:
     form, size = np.dtype(TOKEN_TYPES[token_type]), path.stat().st_size
     if not size or size % form.itemsize:
         raise InputError(
-            f"{path} has {size} bytes, which make no whole number of {token_type}; is it cut off,"
+            f"{path} has {size} bytes, which are not a whole number of {token_type}; is it cut off,"
             " or --token-type another?"
         )
     return np.memmap(path, form, mode="r")

@@ -30,6 +30,7 @@ from weft.train.runner import Runner, runner_of
 from weft.train.settings import Settings
 from weft.train.signals import heeding, noted
 from weft.train.stopping import Stopping
+from weft.train.tensor import mesh_of
 from weft.train.workload import Measuring, Workload
 
 NEVER = Saving()
@@ -51,7 +52,7 @@ def trained(
     ends early is saved there.
     """
     _check_switches(settings)
-    job = Workload(settings, expert_ranks(settings))
+    job = Workload(settings, expert_ranks(settings), mesh_of(settings))
     runner = runner_of(job, job.program, cost or job.profiled(BRIEF), watch)
     with runner.pipeline as pipeline:
         if saves is None:
@@ -107,6 +108,11 @@ def _check_switches(settings: Settings) -> None:
 
 def measured(settings: Settings, watch: Measuring) -> Cost:
     """What the program of a job costs; in a process group every rank calls this."""
+    if settings.tensor > 1:
+        raise InputError(
+            f"the plan has tensor parallel {settings.tensor}, and stages are timed on one rank"
+            " each: `weft train --plan` measures the step itself"
+        )
     return Workload(settings, expert_ranks(settings)).profiled(THOROUGH, watch)
 
 

@@ -2,26 +2,36 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
 from torch.nn import functional
 
 from weft.cost import Transformer
 from weft.errors import InputError
-from weft.models import gpt, moe
+from weft.models import gpt, moe, share_layers
 from weft.request import even_layers
 from weft.runtime import Stages, split
 from weft.runtime.experts import ALONE, ExpertGroup
-from weft.runtime.planned import stages_by
+from weft.runtime.planned import TENSOR, stages_by
 from weft.runtime.split.hollow import AUXILIARY
 from weft.train.settings import Settings
 
 
-def stages_of(settings: Settings, device: torch.device, group: ExpertGroup = ALONE) -> Stages:
-    """The stages of a run on a device, the same on every rank but for the experts of a group."""
+def stages_of(
+    settings: Settings,
+    device: torch.device,
+    group: ExpertGroup = ALONE,
+    mesh: DeviceMesh | None = None,
+) -> Stages:
+    """The stages of a run on a device, the same on every rank but for the experts of a group.
+
+    Where a mesh has ranks that share layers, each has its part of them.
+    """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(settings.seed)
         mixture = settings.mixture
@@ -33,13 +43,16 @@ def stages_of(settings: Settings, device: torch.device, group: ExpertGroup = ALO
         if settings.is_huggingface:
             return _cut(settings, _from_config(settings, Path(str(settings.model))).to(device))
         model = _gpt(settings) if mixture is None else _moe(settings, mixture, group)
-        return _cut(settings, model.to(device))
+        model = model.to(device)
+        return _cut(settings, model if mesh is None else share_layers(model, mesh[TENSOR]))
 
 
 def _cut(settings: Settings, model: nn.Module) -> Stages:
     """The stages of a model, as a plan cuts and marks them where one is given."""
     if settings.planned is not None:
-        return Stages.of(stages_by(model, settings.planned.plan))  # type: ignore[arg-type]
+        plan = settings.planned.plan
+        cut = replace(plan, layout=replace(plan.layout, tensor=1))  # what is shared is so already
+        return Stages.of(stages_by(model, cut))  # type: ignore[arg-type]
     if settings.is_huggingface:
         return split(model, stages=settings.program.stages)
     stages, most = settings.program.stages, settings.layers + 2
@@ -106,7 +119,7 @@ def _from_config(settings: Settings, path: Path) -> nn.Module:
     try:
         config: Any = AutoConfig.from_pretrained(path)
         _check_fits(settings, path, config)
-        model: nn.Module = AutoModelForCausalLM.from_config(config)  # type: ignore[no-untyped-call]
+        model: nn.Module = AutoModelForCausalLM.from_config(config)
     except ValueError as error:
         raise InputError(
             f"{path} describes no model that predicts the next token: {error}"

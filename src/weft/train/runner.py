@@ -56,7 +56,14 @@ class _Synchronous:
     def __init__(self, job: Workload, program: Program, cost: Cost, watch: Watch) -> None:
         self._job, self._program, self._cost, self._watch = job, program, cost, watch
         self.pipeline = Pipeline(
-            job.stages, program, cost=cost, offload=job.offload, **job.arguments(), **job.sharing
+            job.stages,
+            program,
+            mesh=job.mesh,
+            cost=cost,
+            offload=job.offload,
+            record=True,
+            **job.arguments(),
+            **job.sharing,
         )
         self.after, self._metrics, self._timelines = 0, list[Metrics](), list[Timeline]()
         self._predicted = simulate(self.pipeline.program, cost)
@@ -99,10 +106,12 @@ class _Asynchronous:
         self.pipeline = Pipeline(
             job.stages,
             program,
+            mesh=job.mesh,
             scheduler=job.scheduler,
             staleness=job.stale,
             cost=cost,
             offload=job.offload,
+            record=True,
             **job.arguments(),
             **job.sharing,
         )

@@ -36,9 +36,19 @@ class Settings(Training):
 
     def on_this_machine(self) -> Settings:
         """The same with `auto` decided; InputError where this machine has too few GPUs."""
-        _, ranks, gpus = seat(self.program.devices)
+        _, ranks, gpus = seat(self.ranks)
         found = chosen(self.accelerator, ranks=ranks, gpus=gpus, is_sharing=self.share_gpus)
         return replace(self, accelerator=found, share_gpus=self.share_gpus and found == "cuda")
+
+    @property
+    def tensor(self) -> int:
+        """How many ranks share every layer of a device."""
+        return 1 if self.planned is None else self.planned.plan.layout.tensor
+
+    @property
+    def ranks(self) -> int:
+        """Of all devices."""
+        return self.program.devices * self.tensor
 
     @property
     def sequences(self) -> int:

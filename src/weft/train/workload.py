@@ -9,6 +9,7 @@ from typing import TypeAlias, TypedDict, cast
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
 from torch.optim import AdamW, Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
@@ -57,13 +58,17 @@ class Sharing(TypedDict):
 class Workload:
     """Stages, batches and optimizers of a run.
 
-    `program` is what runs: that of the settings, with stages cut where segments overlap.
+    `program` is what runs: that of the settings, with stages cut where segments overlap. `mesh` has
+    the ranks that share the layers of each device, where they do.
     """
 
-    def __init__(self, settings: Settings, group: ExpertGroup = ALONE) -> None:
+    def __init__(
+        self, settings: Settings, group: ExpertGroup = ALONE, mesh: DeviceMesh | None = None
+    ) -> None:
         torch.set_num_threads(1)  # a device has one, and more would add up in another order
         self._settings = settings = settings.on_this_machine()
-        self._device = taken(settings.accelerator, settings.program.devices)
+        self._device = taken(settings.accelerator, settings.ranks)
+        self.mesh = mesh
         self._batches = Batches(
             settings.data, context=settings.context, is_shuffled=settings.shuffle
         )
@@ -74,7 +79,7 @@ class Workload:
         self._loss = loss_of(self.stages)
 
     def _cut(self) -> Stages:
-        return stages_of(self._settings, self._device, self._group)
+        return stages_of(self._settings, self._device, self._group, self.mesh)
 
     def arguments(self) -> Arguments:
         return {
@@ -151,7 +156,7 @@ class Workload:
     @property
     def accelerator(self) -> str:
         """What computes, in words."""
-        return described(self._settings.accelerator, self._settings.program.devices)
+        return described(self._settings.accelerator, self._settings.ranks)
 
     @property
     def steps(self) -> int:
@@ -167,7 +172,12 @@ class Workload:
         return self._batches.batch(settings.sequences, seed=settings.seed, step=step)
 
     def profiled(self, effort: Effort, watch: Measuring = lambda what, share: None) -> Cost:
-        """What the program costs, by a microbatch of the first step."""
+        """What the program costs, by a microbatch of the first step.
+
+        As a plan has it where ranks share layers: what these take apart is not timed beforehand.
+        """
+        if self.mesh is not None and self.planned is not None:
+            return self.planned.plan.costs.of(self.program)
         batch, targets = (part[: self._settings.microbatch_size] for part in self.batch(0))
         sample = Sample(
             batch,

@@ -111,7 +111,7 @@ def _relations(program: Program) -> Defects:
     )
     yield _spans_pipes(program), "which spans microbatches of several pipes: cut it there"
     yield _misses_its_edge(program), "but its edge has another end: correct its stage"
-    held = np.array([[kind in _held(lane) for kind in Kind] for lane in program.lanes])
+    held = np.array([[kind in kinds for kind in Kind] for kinds in map(_held, program.lanes)])
     yield (
         ~held[program.lane_of, actions.kind],
         "but its lane holds no action of that kind: move it to the lane of its stream and channel",

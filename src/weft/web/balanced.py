@@ -11,7 +11,7 @@ from functools import lru_cache
 
 from weft.cost import Cost, Derivation, derive
 from weft.ir.program import Program
-from weft.plan.chain import derived
+from weft.plan.blocks import derived
 from weft.plan.partition import balanced
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext, suppress
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -34,17 +34,27 @@ LINGER = 5.0  # seconds without a byte after which nobody is sending any more
 
 
 class Server(ThreadingHTTPServer):
-    """Listens on a host and a port; port 0 is any that is free."""
+    """Listens on a host and a port; port 0 is any that is free.
+
+    given  descriptions that the page asks with first, as if their files were dropped on it
+    """
 
     daemon_threads = True
 
-    def __init__(self, host: str = "127.0.0.1", port: int = 0) -> None:
+    def __init__(
+        self,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        *,
+        given: Sequence[Mapping[str, object]] = (),
+    ) -> None:
         self.lock, self.slow, self.reading = Lock(), Lock(), Lock()
         if ":" in host:
             self.address_family = AF_INET6
         super().__init__((host, port), _Handler)
         self.host, self.port = host, int(self.server_address[1])
-        self.page = assembled({"timelines": [], "live": catalogue()}).encode()
+        live = {**catalogue(), "given": [*given]}
+        self.page = assembled({"timelines": [], "live": live}).encode()
 
     def server_close(self) -> None:
         """Listen no more; what is being synthesised comes to its end, which is near."""

@@ -18,7 +18,7 @@ from tests.runtime.ranks import TRANSPORTS
 
 MOST_REFUSED = 0.12  # of those drawn, which depend a little on what modules hypothesis has seen
 MOST_VOID = 0.15
-EXAMPLES = 120
+EXAMPLES = 80
 
 
 @pytest.fixture(autouse=True)

@@ -322,7 +322,7 @@ def test_numbers_of_layers_that_do_not_fit_are_refused() -> None:
         split(model_of("llama"), stages=2, layers=[1, 2])
 
 
-class Reminded(transformers.LlamaModel):  # type: ignore[no-untyped-call]
+class Reminded(transformers.LlamaModel):  # type: ignore[misc]
     """Adds what its first layer gave after its last one, past all stages between."""
 
     def forward(self, input_ids: Any, **_: Any) -> Any:

@@ -3,8 +3,8 @@
 ┌ title ─────────────────────────────┐
 │ s │ ·                 ┆            │
 │   │  ╲   ·   v-min    ┆ capacity   │
-│   │   ╲___·____· zbv  ┆            │
-│   └────────────────────────────── │
+│   │   ╲___·____· zbv  ┆   gpipe >  │
+│   └─────────────────────────────── │
 │      10    20    30    GiB         │
 └────────────────────────────────────┘
 """
@@ -46,10 +46,16 @@ class _Box(NamedTuple):
 
 
 class _Axes(NamedTuple):
-    """From bytes and seconds to places on the paper."""
+    """From bytes and seconds to places on the paper; beyond its edge, to the right end."""
 
     bytes: tuple[float, float]
     seconds: tuple[float, float]
+    edge: float
+
+    def place(self, dot: Dot) -> tuple[float, float]:
+        """Where a dot is."""
+        is_beyond = dot.bytes > self.edge
+        return WIDTH - RIGHT - RADIUS if is_beyond else self.x(dot.bytes), self.y(dot.seconds)
 
     def x(self, value: float) -> float:
         low, high = self.bytes
@@ -93,10 +99,11 @@ def scatter_to_svg(scatter: Scatter, theme: Theme = LIGHT) -> str:
 
 def _axes(scatter: Scatter) -> _Axes:
     """A little beyond all dots; the limit is shown where it is near."""
-    sizes = [dot.bytes for dot in scatter.shown]
-    if scatter.limit <= 1.3 * max(sizes):
+    edge = scatter.edge
+    sizes = [min(dot.bytes, edge) for dot in scatter.shown]
+    if scatter.limit <= 1.3 * edge:
         sizes.append(scatter.limit)
-    return _Axes(_range(sizes), _range([dot.seconds for dot in scatter.shown]))
+    return _Axes(_range(sizes), _range([dot.seconds for dot in scatter.shown]), edge)
 
 
 def _range(values: list[float]) -> tuple[float, float]:
@@ -149,14 +156,20 @@ def _line(scatter: Scatter, axes: _Axes) -> Iterator[str]:
 
 def _dots(scatter: Scatter, axes: _Axes) -> Iterator[str]:
     for dot in scatter.shown:
-        yield element(
-            "circle",
-            element("title", dot.name),
-            cx=axes.x(dot.bytes),
-            cy=axes.y(dot.seconds),
-            r=RADIUS - 1 if dot.is_joined else RADIUS,
-            fill=LINE if dot.is_joined else SCHEDULE,
-        )
+        x, y = axes.place(dot)
+        radius = RADIUS - 1 if dot.is_joined else RADIUS
+        look = {"fill": LINE if dot.is_joined else SCHEDULE}
+        name = element("title", dot.name)
+        if dot.bytes > axes.edge:
+            yield element("path", name, d=_arrow(x, y), **look)
+        else:
+            yield element("circle", name, cx=x, cy=y, r=radius, **look)
+
+
+def _arrow(x: float, y: float) -> str:
+    """The path of a triangle that points to the right."""
+    left, right = x - RADIUS, x + RADIUS
+    return f"M{left:.1f} {y - RADIUS:.1f}L{right:.1f} {y:.1f}L{left:.1f} {y + RADIUS:.1f}Z"
 
 
 def _names(scatter: Scatter, axes: _Axes) -> Iterator[str]:
@@ -165,23 +178,30 @@ def _names(scatter: Scatter, axes: _Axes) -> Iterator[str]:
     best = scatter.schedules.best
     others = [dot for dot in scatter.shown if not dot.is_joined and dot not in best]
     for dot in (*best, *others):
-        for box, anchor in _places(axes, dot):
+        name = _name(scatter, dot)
+        for box, anchor in _places(axes, dot, name):
             is_inside = box.left > LEFT and box.right < WIDTH - RIGHT
             if is_inside and not any(box.meets(other) for other in taken):
                 taken.append(box)
                 x = box.left if anchor == "start" else box.right
-                yield text(dot.name, x, box.bottom - 3, text_anchor=anchor)
+                yield text(name, x, box.bottom - 3, text_anchor=anchor)
                 break
 
 
+def _name(scatter: Scatter, dot: Dot) -> str:
+    """Its own, and its memory where the axis does not show that."""
+    _, size = scatter.units
+    return f"{dot.name}, {size.amount(dot.bytes)}" if dot.bytes > scatter.edge else dot.name
+
+
 def _around(axes: _Axes, dot: Dot) -> _Box:
-    x, y = axes.x(dot.bytes), axes.y(dot.seconds)
+    x, y = axes.place(dot)
     return _Box(x - RADIUS, y - RADIUS, x + RADIUS, y + RADIUS)
 
 
-def _places(axes: _Axes, dot: Dot) -> Iterator[tuple[_Box, str]]:
+def _places(axes: _Axes, dot: Dot, name: str) -> Iterator[tuple[_Box, str]]:
     """Where the name of a dot may be: to its right or left, or a little above or below."""
-    x, y, width = axes.x(dot.bytes), axes.y(dot.seconds), width_of(dot.name, SIZE)
+    (x, y), width = axes.place(dot), width_of(name, SIZE)
     for shift in (0.0, -10.0, 10.0):
         top, bottom = y - SIZE / 2 - 2 + shift, y + SIZE / 2 + 2 + shift
         yield _Box(x + BESIDE, top, x + BESIDE + width, bottom), "start"
@@ -195,5 +215,8 @@ def _legend(scatter: Scatter) -> Iterator[str]:
     if any(dot.is_joined for dot in scatter.shown):
         yield element("circle", cx=LEFT + 94, cy=y - 4, r=RADIUS - 1, fill=LINE)
         yield text("synthesised", LEFT + 104, y)
+    if scatter.beyond:
+        yield element("path", d=_arrow(LEFT + 204, y - 4), fill=SCHEDULE)
+        yield text("hold more", LEFT + 214, y)
     if scatter.left_out:
-        yield text(f"{scatter.left_out} far slower ones left out", LEFT + 200, y)
+        yield text(f"{scatter.left_out} far slower ones left out", LEFT + 300, y)

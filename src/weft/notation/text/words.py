@@ -40,7 +40,7 @@ def counts(words: list[str], example: str, *, exactly: int) -> list[int]:
         raise InputError(f"{len(words)} words where {exactly} belong; it reads `{example}`")
     for word in words:
         if not _COUNT.fullmatch(word):
-            raise InputError(f"{shown(word)} is no whole number; it reads `{example}`")
+            raise InputError(f"{shown(word)} is not a whole number; it reads `{example}`")
         if len(word) > len(str(MOST)):
             raise InputError(f"{shown(word)} is more than the {MOST:,} that Weft reads")
     return [int(word) for word in words]

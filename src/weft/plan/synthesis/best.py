@@ -30,7 +30,7 @@ class Best:
         self._starts: Starts = []
         self._length = float("inf")
         self._few: list[tuple[float, str, Starts]] = []
-        self._raise(lower_bound(problem))
+        self.raise_bound(lower_bound(problem))
 
     @property
     def rounded(self) -> Constraints:
@@ -91,10 +91,6 @@ class Best:
         self.makespan = simulate(self.program, self.problem.cost).makespan
         return True
 
-    def raise_bound(self, length: float, of: Constraints) -> None:
-        """A bound on the length in whole units."""
-        self._raise(ceil(length - SLIGHT) * of.unit - self.problem.overhead)
-
     def starts_in(self, other: Constraints) -> Starts:
         """The same order, timed by other constraints."""
         return self._starts if other is self.tied else earlier(other, self._starts)
@@ -105,8 +101,8 @@ class Best:
         least = seconds / other.unit
         return float(ceil(least - SLIGHT)) if other.is_exact else float(int(least))
 
-    def _raise(self, seconds: float) -> None:
-        """Every length is a whole number of units, if there is one."""
+    def raise_bound(self, seconds: float) -> None:
+        """To what is proved; every length is a whole number of units, if there is one."""
         tied, overhead = self.tied, self.problem.overhead
         if tied.is_exact:
             seconds = ceil((seconds + overhead) / tied.unit - SLIGHT) * tied.unit - overhead

@@ -3,7 +3,8 @@
 head         the first microbatch has to reach the device
 turn         its gradient has to come back, while the cap allows few other forwards
 work         everything that the device computes
-tail         after the last I, the gradient goes on up the chain; W that may wait fill that time
+tail         after the last F, its gradient has to come back and go on up the chain; only I and W of
+             what the device then holds fill that time
 turn-around  a microbatch is held for a whole turn, and only as many are as the cap allows
 """
 
@@ -17,14 +18,20 @@ from weft.plan.synthesis.problem import NEARLY, Problem
 
 def lower_bound(problem: Problem) -> float:
     """Seconds that every order takes at least."""
-    paths = _Paths.of(problem)
-    found = [_busy(problem, paths, device) for device in range(problem.devices)]
-    found += [_turn_around(problem, paths, device) for device in range(problem.devices)]
-    return max(found) - problem.overhead
+    return max(by_device(problem))
+
+
+def by_device(problem: Problem) -> list[float]:
+    """The same, as far as each device can know."""
+    paths = Paths.of(problem)
+    return [
+        max(_busy(problem, paths, device), _turn_around(problem, paths, device)) - problem.overhead
+        for device in range(problem.devices)
+    ]
 
 
 @dataclass(frozen=True, slots=True)
-class _Paths:
+class Paths:
     """For each stage, seconds along the chain; an action lasts until its device is free again.
 
     forward, input_grad, weight_grad   of its actions
@@ -41,7 +48,7 @@ class _Paths:
     tail: list[float]
 
     @classmethod
-    def of(cls, problem: Problem) -> _Paths:
+    def of(cls, problem: Problem) -> Paths:
         overhead, stages = problem.overhead, problem.stages
         forward = [time + overhead for time in problem.forward]
         input_grad = [time + overhead for time in problem.input_grad]
@@ -64,19 +71,37 @@ class _Paths:
         return own + self.turn[stage]
 
 
-def _busy(problem: Problem, paths: _Paths, device: int) -> float:
+def _busy(problem: Problem, paths: Paths, device: int) -> float:
     """All work of a device, and what it must wait before and after it."""
     stages, microbatches = problem.stages_of[device], problem.microbatches
-    first, last = stages[0], stages[-1]
+    first = stages[0]
     work = microbatches * sum(
         paths.forward[s] + paths.input_grad[s] + paths.weight_grad[s] for s in stages
     )
+    idle = _idle_before(problem, paths, device) + _idle_after(problem, paths, device)
+    return paths.head[first] + work + idle
+
+
+def _idle_before(problem: Problem, paths: Paths, device: int) -> float:
+    """Until its first I, a device has only forwards to run, and room for few of them."""
+    first, last = problem.stages_of[device][0], problem.stages_of[device][-1]
     first_gradient = paths.head[last] + paths.forward[last] + paths.turn[last]
-    before = _most(problem, device, paths.forward)
-    after = _most(problem, device, paths.weight_grad)
-    idle_before = max(0.0, first_gradient - paths.head[first] - before)
-    idle_after = max(0.0, paths.tail[first] - after)
-    return paths.head[first] + idle_before + work + idle_after
+    return max(0.0, first_gradient - paths.head[first] - _most(problem, device, paths.forward))
+
+
+def _idle_after(problem: Problem, paths: Paths, device: int) -> float:
+    """After its last I, a device has only W to run; after its last F, only what it holds then.
+
+    Where not all microbatches fit at once, the last F begins after a W, so that none of this is
+    counted by `_idle_before`.
+    """
+    first, last = problem.stages_of[device][0], problem.stages_of[device][-1]
+    idle = max(0.0, paths.tail[first] - _most(problem, device, paths.weight_grad))
+    if problem.fits(device, problem.microbatches * problem.least[device]):
+        return idle
+    both = [sum(times) for times in zip(paths.input_grad, paths.weight_grad, strict=True)]
+    rest = paths.turn[last] + paths.input_grad[last] + paths.tail[last]
+    return max(idle, rest - _most(problem, device, both))
 
 
 def _most(problem: Problem, device: int, seconds: list[float]) -> float:
@@ -96,7 +121,7 @@ def _worth(seconds: float, held: float) -> float:
     return seconds / held if held else float("inf")
 
 
-def _turn_around(problem: Problem, paths: _Paths, device: int) -> float:
+def _turn_around(problem: Problem, paths: Paths, device: int) -> float:
     """What holding every microbatch for a whole turn takes, with as little room."""
     stages = problem.stages_of[device]
     amounts = {problem.held[stage] for stage in stages}
@@ -112,7 +137,7 @@ def _turn_around(problem: Problem, paths: _Paths, device: int) -> float:
     return max(by_area, _by_rounds(problem, paths, stages[0], places))
 
 
-def _by_area(problem: Problem, paths: _Paths, stages: tuple[int, ...], places: int) -> float:
+def _by_area(problem: Problem, paths: Paths, stages: tuple[int, ...], places: int) -> float:
     """Places are taken and given back one after another; between that all may be in use."""
     taking = min(paths.forward[stage] for stage in stages)
     giving = min(paths.weight_grad[stage] for stage in stages)
@@ -121,7 +146,7 @@ def _by_area(problem: Problem, paths: _Paths, stages: tuple[int, ...], places: i
     return paths.head[stages[0]] + (held + unused) / places
 
 
-def _by_rounds(problem: Problem, paths: _Paths, stage: int, places: int) -> float:
+def _by_rounds(problem: Problem, paths: Paths, stage: int, places: int) -> float:
     """Microbatches that share a place follow each other.
 
     With N = q C + r, either r places have q + 1 of them, the last of which begins after r - 1

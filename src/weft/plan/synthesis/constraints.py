@@ -78,12 +78,10 @@ def constraints(problem: Problem) -> Constraints:
     return _made(problem, unit or 1.0, is_rounded=unit is not None)
 
 
-def rounded_down(problem: Problem) -> Constraints:
-    """The same in whole numbers: where no unit divides all times, none is longer than it was."""
-    unit = exact_unit(problem)
-    if unit is not None:
-        return _made(problem, unit, is_rounded=True)
-    return _made(problem, _shortest(problem) / COARSE, is_rounded=True)
+def rounded_down(problem: Problem, unit: float | None = None) -> Constraints:
+    """The same in whole numbers: where the unit does not divide a time, that gets shorter."""
+    unit = unit or exact_unit(problem) or _shortest(problem) / COARSE
+    return _made(problem, unit, is_rounded=True)
 
 
 def exact_unit(problem: Problem) -> float | None:

@@ -8,24 +8,42 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from fractions import Fraction
+from itertools import pairwise, product
 from math import ceil, floor, lcm
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from weft.plan.synthesis.constraints import FINEST, Constraints, Starts
 from weft.plan.synthesis.problem import NEARLY, Problem
 from weft.plan.synthesis.solver import Search, Verdict, solutions
 
 if TYPE_CHECKING:
-    from ortools.sat.python.cp_model import CpModel, IntervalVar, IntVar
+    from ortools.sat.python.cp_model import CpModel, IntVar
+
+Lanes: TypeAlias = list[list[list[int]]]  # for each device, groups of actions
 
 MOST_DEMAND = 1_000_000
+
+
+class Model(NamedTuple):
+    """Starts of all actions, and `last`, which is at least the end of them all."""
+
+    model: CpModel
+    starts: list[IntVar]
+    last: IntVar
+
+    def hint(self, seed: Starts) -> None:
+        """Begin with this schedule."""
+        for start, time in zip(self.starts, seed, strict=True):
+            self.model.add_hint(start, int(time))
 
 
 def exact(
     problem: Problem, tied: Constraints, seed: Starts, least: float, search: Search
 ) -> Generator[list[int], None, Verdict]:
     """Better schedules than the seed, in whole units, and what is proved in the end."""
-    return solutions(*_modelled(problem, tied, seed, least), search)
+    made = modelled(problem, tied, int(least), int(tied.length(seed)))
+    made.hint(seed)
+    return solutions(made.model, made.starts, search)
 
 
 def is_exact_in_memory(problem: Problem) -> bool:
@@ -33,34 +51,35 @@ def is_exact_in_memory(problem: Problem) -> bool:
     return all(_demands(problem, device).is_exact for device in range(problem.devices))
 
 
-def _modelled(
-    problem: Problem, tied: Constraints, seed: Starts, least: float
-) -> tuple[CpModel, list[IntVar]]:
+def modelled(
+    problem: Problem, tied: Constraints, least: int, horizon: int, lanes: Lanes | None = None
+) -> Model:
+    """All schedules that end between `least` and the horizon; the last end is minimised.
+
+    With `lanes`, only those in which each device runs its groups of actions one after another.
+    """
     from ortools.sat.python import cp_model
 
     model = cp_model.CpModel()
-    horizon = int(tied.length(seed))
     starts = _starts(model, tied, horizon)
-    for action, time in enumerate(seed):
-        model.add_hint(starts[action], int(time))
     for action, reads in enumerate(tied.reads):
         for other, delay in reads:
             wait = int(tied.duration[other] + delay)
             model.add(starts[action] >= starts[other] + wait)
     _keep_order(model, tied, starts)
-    _keep_apart(model, tied, starts)
+    _keep_apart(model, tied, starts, lanes or _whole(tied))
     for device, stages in enumerate(problem.stages_of):
         if len(stages) == 1:
             _limit_by_order(model, problem, tied, starts, device)
         else:
             _limit_by_level(model, problem, tied, starts, device)
             _limit_stages(model, problem, tied, starts, device)
-    last = model.new_int_var(int(least), horizon, "last")
+    last = model.new_int_var(least, horizon, "last")
     microbatches = tied.microbatches
     for action in range(2 * len(tied) // 3 + microbatches - 1, len(tied), microbatches):
         model.add(last >= starts[action] + int(tied.duration[action]))
     model.minimize(last)
-    return model, starts
+    return Model(model, starts, last)
 
 
 def _starts(model: CpModel, tied: Constraints, horizon: int) -> list[IntVar]:
@@ -94,15 +113,27 @@ def _keep_order(model: CpModel, tied: Constraints, starts: list[IntVar]) -> None
             model.add(starts[action] >= starts[action - 1] + int(tied.duration[action]))
 
 
-def _keep_apart(model: CpModel, tied: Constraints, starts: list[IntVar]) -> None:
-    lanes: list[list[IntervalVar]] = [[] for _ in tied.caps]
-    for action, start in enumerate(starts):
-        length = int(tied.duration[action])
-        if length:
-            interval = model.new_fixed_size_interval_var(start, length, "")
-            lanes[tied.device[action]].append(interval)
-    for lane in lanes:
-        model.add_no_overlap(lane)
+def _whole(tied: Constraints) -> Lanes:
+    """Every device with one group of all its actions: any order may be best."""
+    lanes: Lanes = [[[]] for _ in tied.caps]
+    for action, device in enumerate(tied.device):
+        lanes[device][0].append(action)
+    return lanes
+
+
+def _keep_apart(model: CpModel, tied: Constraints, starts: list[IntVar], lanes: Lanes) -> None:
+    for groups in lanes:
+        for group in groups:
+            lengths = [(starts[action], int(tied.duration[action])) for action in group]
+            if len(group) > 1:
+                model.add_no_overlap(
+                    model.new_fixed_size_interval_var(start, length, "")
+                    for start, length in lengths
+                    if length
+                )
+        for before, after in pairwise(groups):
+            for action, other in product(before, after):
+                model.add(starts[other] >= starts[action] + int(tied.duration[action]))
 
 
 def _limit_by_order(

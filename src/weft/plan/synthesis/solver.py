@@ -20,11 +20,14 @@ INSTALL = "pip install 'weft[plan]'"
 
 
 class Verdict(NamedTuple):
-    """What a search has proved: a bound on its objective, and whether that is reached."""
+    """What a search has proved: a bound on its objective, and whether that is reached.
+
+    work  the deterministic time that it took
+    """
 
     bound: float
     is_proven: bool
-    is_infeasible: bool = False
+    work: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,11 +35,13 @@ class Search:
     """How long and how CP-SAT searches; `work` is its deterministic time, about seconds.
 
     is_from_below  whether it raises the bound step by step, instead of looking for better ones
+    is_thorough    whether it thinks longer about what must come before what on a device
     """
 
     work: float
     seconds: float | None = None
     is_from_below: bool = False
+    is_thorough: bool = False
 
 
 def is_installed() -> bool:
@@ -81,7 +86,7 @@ def solutions(
     return Verdict(
         bound=solver.best_objective_bound,
         is_proven=statuses == [int(cp_model.OPTIMAL)],
-        is_infeasible=statuses == [int(cp_model.INFEASIBLE)],
+        work=solver.response_proto.deterministic_time,
     )
 
 
@@ -105,6 +110,8 @@ def _solver(search: Search) -> CpSolver:
     if search.seconds is not None:
         parameters.max_time_in_seconds = search.seconds
     parameters.cp_model_presolve = False  # which would cost more than it brings
+    parameters.linearization_level = 0  # and so would linear programs
     parameters.use_objective_lb_search = search.is_from_below
+    parameters.use_strong_propagation_in_disjunctive = search.is_thorough
     parameters.catch_sigint_signal = False
     return solver

@@ -9,6 +9,7 @@ schedulers call it justification).
 from __future__ import annotations
 
 from bisect import bisect_right, insort
+from heapq import heapify, heappop, heappush
 
 from weft.plan.synthesis.constraints import Constraints, Starts
 
@@ -74,13 +75,55 @@ def _useless(tied: Constraints) -> list[float]:
 def in_order(tied: Constraints, starts: Starts) -> list[int]:
     """The actions by their starts; of those that start together, the first of the chain first."""
     duration, rank = tied.duration, tied.rank
-    keys = [*zip(starts, duration, rank, range(len(starts)), strict=True)]
-    instant = [key for key in keys if key[1] == 0]
-    if not instant:
-        keys.sort(key=lambda key: (key[0], key[2]))
-    else:
-        keys.sort(key=lambda key: (key[0], key[1] > 0, key[2]))
-    return [key[3] for key in keys]
+    order = sorted(range(len(starts)), key=lambda action: (starts[action], rank[action]))
+    narrow = TOLERANCE * max(duration)
+    if not _has_instants(tied, narrow):
+        return order
+    return [n for moment in _moments(starts, order, narrow) for n in _in_turn(tied, moment)]
+
+
+def _has_instants(tied: Constraints, narrow: float) -> bool:
+    """Whether an action takes no time, or another may begin at the start of what it reads."""
+    duration, count = tied.duration, tied.microbatches
+    waits = [duration[other] + delay for reads in tied.reads[::count] for other, delay in reads]
+    return min(*duration[::count], *waits) <= narrow
+
+
+def _moments(starts: Starts, order: list[int], narrow: float) -> list[list[int]]:
+    """Those that start together, but for rounding: what takes no time would change places by it."""
+    moments: list[list[int]] = []
+    last = -float("inf")
+    for action in order:
+        if starts[action] - last > narrow:
+            moments.append([])
+        moments[-1].append(action)
+        last = starts[action]
+    return moments
+
+
+def _in_turn(tied: Constraints, moment: list[int]) -> list[int]:
+    """What reads nothing of the rest comes first; of that, what gives room back, then instants."""
+    if len(moment) == 1:
+        return moment
+
+    def key(action: int) -> tuple[bool, float, int, int]:
+        return tied.duration[action] > 0, tied.holds[action], -tied.rank[action], action
+
+    unmet = dict.fromkeys(moment, 0)
+    for action in moment:
+        unmet[action] = sum(other in unmet for other, _ in tied.reads[action])
+    ready = [(key(action), action) for action in moment if not unmet[action]]
+    heapify(ready)
+    order = []
+    while ready:
+        _, action = heappop(ready)
+        order.append(action)
+        for reader, _ in tied.readers[action]:
+            if reader in unmet:
+                unmet[reader] -= 1
+                if not unmet[reader]:
+                    heappush(ready, (key(reader), reader))
+    return order
 
 
 class _Busy:

@@ -32,7 +32,7 @@ class Lookout(Protocol):
         """Seconds that a wait may take."""
 
     def watch(self, began: float, what: str, *sources: int) -> None:
-        """Refuse to wait any longer for these devices where that is no use."""
+        """Refuse to wait any longer for these devices where nothing will come."""
 
 
 class ExpertRanks:

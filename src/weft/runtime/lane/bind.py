@@ -38,6 +38,11 @@ class Batch:
 
     inputs: dict[int, Value] = field(default_factory=dict)  # of the first stages
     on_loss: steps.OnLoss = lambda lap, number, loss: None
+    is_read_once: bool = True  # there is one first stage
+
+    def taken(self, number: int) -> Value:
+        """The input of a microbatch, which nobody else keeps once its only reader has it."""
+        return self.inputs.pop(number) if self.is_read_once else self.inputs[number]
 
 
 class Binder:
@@ -59,7 +64,8 @@ class Binder:
     ) -> None:
         self.ring, self.program, self.devices = ring, ring.program, devices
         self._copies, self._weights = copies, weights
-        self.batch = Batch()
+        first = [one for one in self.program.graph.predecessors if not one]
+        self.batch = Batch(is_read_once=len(first) == 1)
         segments = {place: len(found) for place, found in copies.items()}
         self.wires = Wires(ring, segments, transport, shapes, cost)
         self._forwards: dict[tuple[int, ...], steps.Forward] = {}
@@ -118,7 +124,7 @@ class Binder:
             self._call(segments[segment], action, number),
             [] if is_first else self.wires.takes(Direction.ACTIVATION, action, number),
             [] if is_last else self.wires.puts(Direction.ACTIVATION, action, number),
-            self.batch.inputs if is_first else None,
+            self.batch.taken if is_first else None,
             self._on_loss if is_last else None,
             self._versions_of(action, number),
             None if is_last else self.wires.carried(action, number),

@@ -35,6 +35,7 @@ from weft.timeline import Timeline
 
 RECEIVES = (Kind.RECV_ACTIVATION, Kind.RECV_GRADIENT)
 OF_WEIGHTS = (Kind.REDUCE, Kind.UPDATE)
+AT_ONCE = -1.0  # a position before all others
 
 
 class Planner:
@@ -52,7 +53,7 @@ class Planner:
         self.gathers = Gathers(self._ring)
         self._steps = self.gathers.gated(self._steps, drive.gate)
         self._steps = releasing(self._steps, binder.steps, timeline)
-        self._positions = _positions(timeline)
+        self._follows, self._positions = _followers(self._program), _positions(timeline)
         self._reads: dict[int, list[int]] = {}
         self.restart()
 
@@ -168,7 +169,12 @@ class Planner:
         return order
 
     def _position(self, item: Item) -> float:
-        """Where an action stands in the order of launches, one lap after the other."""
+        """Where an action stands in the order of launches, one lap after the other.
+
+        Laps overlap: a follower of a new one comes before what is left of the last one.
+        """
+        if self._follows[item.row]:
+            return AT_ONCE
         return float(self._positions[item.row] + item.lap * len(self._positions))
 
     def _planned(self, order: Sequence[Item]) -> Plan:
@@ -234,6 +240,19 @@ class _Lane:
             self.next = self._due.popleft() if self._due else None
         else:
             self.next = self._course.next()
+
+
+def _followers(program: Program) -> NDArray[np.bool_]:
+    """What only has to be launched, right after a computation whose outcome it reads.
+
+    But for what comes back from the host, when it is needed, and transfers that keep an order.
+    """
+    if any(lane.is_one_wire for lane in program.lanes):
+        return np.zeros(len(program), np.bool_)
+    needs, is_computed = program.dependencies, program.is_on_compute[program.lane_of]
+    found = ~is_computed & (program.actions.kind != Kind.ONLOAD)
+    found[needs.consumer[~is_computed[needs.producer]]] = False
+    return np.asarray(found)
 
 
 def _positions(timeline: Timeline) -> Seconds:

@@ -45,7 +45,7 @@ class Forward:
     _call: Callable[..., Value]  # of the number and the inputs
     _takes: Sequence[Receive]
     _puts: Sequence[Send]
-    _data: dict[int, Value] | None  # by number, where it is the first
+    _data: Callable[[int], Value] | None  # by number, where it is the first
     _on_loss: OnLoss | None  # where it is the last
     _versions: VersionsOf | None  # where there are several
     _carried: Sequence[Carried] | None = None  # by each put, where some carry not everything
@@ -55,7 +55,7 @@ class Forward:
 
     def wait(self, lap: int) -> None:
         if self._data is not None:
-            self._inputs = (self._data[self.number],)
+            self._inputs = (self._data(self.number),)
             return
         self._inputs = inputs = [Value.unpacked(take()) for take in self._takes]
         self.widths = [len(value.leaves) for value in inputs]

@@ -27,17 +27,19 @@ WEIGHTS = np.array((0.5, 0.0, 0.5, 0.0))  # of W, as `Cost` has it
 
 def actions_of(spans: Iterable[Span]) -> dict[int, Found]:
     """By stage, the seconds of its actions, and of the segments that they are cut into."""
-    whole: defaultdict[tuple[int, str, int], float] = defaultdict(float)
+    whole: defaultdict[tuple[int, str, int, int], float] = defaultdict(float)
     found: defaultdict[int, Found] = defaultdict(Found)
     for span in spans:
         action = span.action
         if action.kind not in FIELDS or span.is_closing:
             continue
         assert action.microbatch is not None
-        whole[action.stage, FIELDS[action.kind], action.microbatch] += span.seconds
+        # numbers of microbatches come again in later updates of an asynchronous program
+        number = span.update, action.microbatch
+        whole[action.stage, FIELDS[action.kind], *number] += span.seconds
         if action.segment is not None:
             found[action.stage].add(Found({_name(action.kind, action.segment): [span.seconds]}))
-    for (stage, name, _), seconds in whole.items():
+    for (stage, name, *_), seconds in whole.items():
         found[stage].add(Found({name: [seconds]}))
     return found
 

@@ -64,6 +64,7 @@ def updates(
         nonfinite="ignore",
         deadline=None,  # stages may be slow
         transport=effort.transport,
+        record=True,
     ) as pipeline:
         for ran in _runs(pipeline, sample, effort, watch):
             spans = [*ran.spans()]

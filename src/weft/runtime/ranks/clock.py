@@ -58,7 +58,10 @@ class Recording:
             yield from self.log
             return
         if not self._is_kept:
-            raise InputError("nothing was recorded, as the pipeline was made with record=False")
+            raise InputError(
+                "nothing was recorded: on a GPU a pipeline has timelines where it is made with"
+                " record=True"
+            )
         if not self.log:
             return
         since, first = self._accelerator.seconds, self.log[0][2]

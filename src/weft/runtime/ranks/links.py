@@ -48,6 +48,7 @@ class Links:
         self.noun = DEVICE
         self.on_failure: Callable[[str], None] = _ignore
         self.has_left = False
+        self._has_said_goodbye = False
         self.sleepers = Sleepers(self.peers, self.open)
         self._handlers: Callable[[], Handlers | None] = _nobody
         self._by_file = {peer.file: other for other, peer in self.peers.items()}
@@ -178,6 +179,10 @@ class Links:
         sides = sum(not side <= self._reported for side in beyond)
         return sides > 1 and self.failure is None
 
+    def is_over(self) -> bool:
+        """Whether this rank has said goodbye to every other, and none needs it any more."""
+        return self._has_said_goodbye and not self.is_needed()
+
     def remaining(self) -> set[int]:
         """The other ranks that have not left."""
         return set[int]().union(*self.tree.beyond.values()) - self._reported
@@ -189,14 +194,17 @@ class Links:
                 return
             self.has_left, self._handlers = True, _nobody
         news = News(self.rank, EVERYBODY, Record.LEFT, b"").framed()
-        for other, peer in self.peers.items():
-            peer.push(news if other in self.tree.beyond else framed(Record.LEFT), SLICE)
-        needed = set(self.tree.beyond) if self.is_needed() else set[int]()
-        self._close(needed)
+        try:
+            for other, peer in self.peers.items():
+                peer.push(news if other in self.tree.beyond else framed(Record.LEFT), SLICE)
+        finally:
+            self._has_said_goodbye = True  # not before: whoever sees it may close all
+            self._close(set(self.tree.beyond) if self.is_needed() else set())
 
     def close(self) -> None:
         """Close all that is open, without a word."""
-        self.has_left, self._handlers = True, _nobody
+        self.has_left = self._has_said_goodbye = True
+        self._handlers = _nobody
         self._close(set())
 
     def close_in_child(self) -> None:

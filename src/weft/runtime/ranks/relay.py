@@ -46,7 +46,7 @@ def _pass_on(links: Links) -> None:
     sleeper = links.sleepers.enter(bool, among=links.tree.beyond)
     left_at = None
     try:
-        while not links.has_left or links.is_needed():
+        while not links.is_over():
             if links.has_left:
                 left_at = left_at or time.monotonic()
                 _refuse_long_stay(links, left_at)

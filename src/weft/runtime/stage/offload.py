@@ -75,8 +75,8 @@ class MovedBytes(NamedTuple):
 class HeldTensors:
     """What one forward of a microbatch keeps, if it can be moved.
 
-    `inputs` are those that it is kept from; `fixed` are tensors that stay, and all views of them.
-    Made where the forward runs: on its stream, if it has one.
+    `inputs` are those that it is kept from; `fixed` are tensors that stay, and all views of them;
+    so does what is not on the device. Made where the forward runs: on its stream, if it has one.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class HeldTensors:
         blocks: HostBlocks,
         device: torch.device,
     ) -> None:
-        self._place, self._inputs, self._blocks = place, inputs, blocks
+        self._place, self._inputs, self._blocks, self._type = place, inputs, blocks, device.type
         self._fixed = {_storage(local(tensor)) for tensor in fixed}
         self._stored: list[weakref.ref[Stored]] = []  # autograd drops them one by one
         self._away: list[HostView] = []
@@ -152,13 +152,14 @@ class HeldTensors:
         for view in self._away:
             blocks[id(view.block.content)] = view.block, view.bytes
         is_moving = device.type == "cuda"
-        if is_moving:  # memory as of where home is, so that nobody there still uses it
-            torch.cuda.current_stream(device).wait_event(self._home.record_event())
         with torch.cuda.stream(self._home) if is_moving else nullcontext():
             found = {
                 key: torch.empty(size, dtype=torch.uint8, device=device)
                 for key, (_, size) in blocks.items()
             }
+        if is_moving:  # memory as of where home is, so that nobody there still uses it: not even
+            # torch itself, whose deterministic algorithms fill what is empty
+            torch.cuda.current_stream(device).wait_event(self._home.record_event())
         for key, (block, size) in blocks.items():
             found[key].copy_(block.content[:size], non_blocking=True)
         for view in self._away:
@@ -187,6 +188,8 @@ class HeldTensors:
         """Whether its storage says all, and is nobody's who will read or change it."""
         is_plain = type(tensor) in (Tensor, nn.Parameter) and tensor.layout is torch.strided
         if not is_plain or tensor.is_quantized or tensor.is_conj() or tensor.is_neg():
+            return False
+        if tensor.device.type != self._type:  # what is on the host already
             return False
         return tensor.untyped_storage().nbytes() > 0 and _storage(tensor) not in self._fixed
 

@@ -1,6 +1,6 @@
 // What a live page asks for: the usual, and what an address says.
 
-import { USUAL_COSTS } from "weft/costs.js";
+import { USUAL_COSTS, chosenBy } from "weft/costs.js";
 
 export const USUAL = {
   chosen: [{ schedule: "1f1b", variant: "", relief: "" }],
@@ -8,8 +8,11 @@ export const USUAL = {
 };
 export const MOST = 6; // schedules at once
 
-/** What the address says, as far as it makes sense, and the usual for the rest; the server judges it. */
-export const fromAddress = () => ({ ...structuredClone(USUAL), ...sound(given()) });
+/** What the address says, as far as it makes sense, and the usual for the rest, with what files describe; the server judges it. */
+export function fromAddress(described) {
+  const chosen = (state, one) => ({ ...state, ...chosenBy(state, one) });
+  return { ...described.reduce(chosen, structuredClone(USUAL)), ...sound(given()) };
+}
 
 function given() {
   try {
@@ -30,6 +33,6 @@ function sound(given) {
   for (const own of ["own_models", "own_devices"]) {
     if (!found[own]?.every((one) => typeof one?.name === "string" && typeof one.fields === "object")) delete found[own];
   }
-  if (found.costs !== "model") delete found.costs;
+  if (!["units", "model"].includes(found.costs)) delete found.costs;
   return found;
 }

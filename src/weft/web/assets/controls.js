@@ -49,7 +49,7 @@ class Controls {
 
   /** What the address says, and the usual for the rest. */
   wanted() {
-    const state = fromAddress();
+    const state = fromAddress(this.app.live.given);
     for (const one of state.chosen) one.stages_per_device ??= this.schedules.get(one.schedule)?.stages_per_device ?? 1;
     return state;
   }

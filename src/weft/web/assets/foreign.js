@@ -93,7 +93,7 @@ function numbersOf(program, count, words) {
   const numbers = { stage: full("stage", 0), kind: full("kind", "F").map((name) => kindOf(name, words)) };
   for (const [name, otherwise] of Object.entries(DEFAULTS)) numbers[name] = full(name, otherwise);
   const wrong = Object.keys(numbers).find((name) => !numbers[name].every(Number.isInteger));
-  if (wrong) throw new Error(`the column ${wrong} has an entry that is no whole number`);
+  if (wrong) throw new Error(`the column ${wrong} has an entry that is not a whole number`);
   return { ...numbers, place: placesOf(program, numbers), decider: Array(count).fill(-1) };
 }
 

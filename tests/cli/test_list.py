@@ -103,10 +103,13 @@ def test_json_holds_what_files_hold(tmp_path: Path) -> None:
     assert [model["name"] for model in every] == list(MODELS)
     one = weft_json("list", "models", "kimi-k2")
     assert one["parameters"] == pytest.approx(1.026e12, rel=1e-3)
-    path.write_text(json.dumps(one["model"]))
-    assert read_model(path) == MODELS["kimi-k2"]
-    path.write_text(json.dumps(weft_json("list", "devices", "h800")["device"]))
-    assert read_device(path) == DEVICES["h800"]
+    for written in (one, one["model"]):
+        path.write_text(json.dumps(written))
+        assert read_model(path) == MODELS["kimi-k2"]
+    listed = weft_json("list", "devices", "h800")
+    for written in (listed, listed["device"]):
+        path.write_text(json.dumps(written))
+        assert read_device(path) == DEVICES["h800"]
 
 
 def test_the_nearest_is_suggested() -> None:

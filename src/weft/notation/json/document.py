@@ -30,6 +30,8 @@ from weft.notation.json.timeline import read_timeline, timeline_object
 from weft.notation.places import in_source
 from weft.timeline import Timeline
 
+LISTED = ("model", "device")
+
 Document: TypeAlias = Program | Cost | Timeline | Transformer | Device | Cluster
 
 _READERS: dict[str, Callable[[Node], Document]] = {
@@ -67,7 +69,7 @@ def to_json(thing: Document) -> str:
 def from_json(text: str, source: str = "") -> Document:
     """The object of a JSON text; NotationError where it cannot be read."""
     with in_source(source):
-        root = parse(text)
+        root = _listed(parse(text))
         members = root.members_of_any_name()
         if "format" not in members:
             raise NotationError(f'no "format"; one of {", ".join(_READERS)} belongs here')
@@ -75,6 +77,14 @@ def from_json(text: str, source: str = "") -> Document:
         if name not in _READERS:
             raise members["format"].wrong(f"one of {', '.join(_READERS)}")
         return _READERS[name](root)
+
+
+def _listed(root: Node) -> Node:
+    """The model or device of what `weft list NAME --json` prints; else what is given."""
+    members = root.members_of_any_name()
+    found = [members[name] for name in LISTED if name in members]
+    is_listed = "format" not in members and len(found) == 1 and isinstance(found[0].value, dict)
+    return found[0] if is_listed else root
 
 
 def _dumps(value: object) -> str:

@@ -94,14 +94,9 @@ class Task:
         check_suits(stages, program)
         refuse_unsuited(stages, loss)
         check_distributed(blueprint, program, updating.precision)
-        optimizer, scheduler = updating.factories
-        if optimizer is None and (scheduler is not None or program.period is not None):
-            why = "updates by itself" if program.period is not None else "was given a scheduler"
-            raise InputError(f"{program.name} {why} and needs an optimizer: give optimizer=")
-        if optimizer is None and updating.is_sharded:
-            raise InputError(
-                "shard_optimizer=True shards the state of an optimizer: give optimizer="
-            )
+        is_updating = updating.factories.optimizer is not None
+        if not is_updating:
+            _refuse_without_optimizer(program, updating)
         ties = [ends for ends in ties_of(stages) if program.period is None or _learns(stages, ends)]
         check_ties(program, ties)
         check_apart(stages, ties, program)
@@ -111,8 +106,8 @@ class Task:
         lowered = partial(
             executable,
             ties=[[end.stage for end in ends] for ends in ties],
-            norms=norms if optimizer is not None else (),
-            is_updating=optimizer is not None,
+            norms=norms if is_updating else (),
+            is_updating=is_updating,
             is_sharded=updating.is_sharded,
         )
         walked = lowered(program)
@@ -195,6 +190,15 @@ def agreed(world: World, cost: Cost | None) -> Cost | None:
     found = from_json(first.decode()) if first else None
     assert found is None or isinstance(found, Cost)
     return found
+
+
+def _refuse_without_optimizer(program: Program, updating: Updating) -> None:
+    """Refuse what only an optimizer could do."""
+    if updating.factories.scheduler is not None or program.period is not None:
+        why = "updates by itself" if program.period is not None else "was given a scheduler"
+        raise InputError(f"{program.name} {why} and needs an optimizer: give optimizer=")
+    if updating.is_sharded:
+        raise InputError("shard_optimizer=True shards the state of an optimizer: give optimizer=")
 
 
 def _learns(stages: Sequence[nn.Module], ends: Sequence[End]) -> bool:

@@ -14,7 +14,7 @@ from torch import fx
 
 Nodes: TypeAlias = list[fx.Node]
 
-SUBSTANCE = 0.5  # of an even share of the stages: what weighs less is no branch
+SUBSTANCE = 0.5  # of an even share of the stages: what weighs less is not a branch
 
 
 def branched(
@@ -22,7 +22,7 @@ def branched(
 ) -> list[list[Nodes]]:
     """The calls of a model, in turn: one part, or several that do not read each other.
 
-    A part of a region that weighs less than `least` is no branch: it goes with what follows.
+    A part of a region that weighs less than `least` is not a branch: it goes with what follows.
     """
     found: list[list[Nodes]] = []
     trunk: Nodes = []

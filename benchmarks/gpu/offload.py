@@ -12,11 +12,12 @@ lean         the same, with norms and activation functions recomputed (`weft.rec
 save_on_cpu  torch.autograd.graph.save_on_cpu(pin_memory=True) around the stage: one step, since it
              takes several times as long
 
-alone  the first rank has all of the GPU but a few multiprocessors, and its link to the host; on the
-       others nothing but time passes, as much as on the first
+alone  the first rank has the GPU to itself, and its link to the host; on the others nothing but
+       time passes, as much as on the first
 ranks  all ranks have a part of the GPU by MPS, and share the link
 
-Memory is that of the first device: the peak of a step over what is there between two of them.
+Memory is that of the first device: the peak of a step over what is there between two of them. What
+is gone of it is given as a share of what forwards keep there without offload, and of the peak.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ import gc
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -34,7 +36,6 @@ import torch
 import torch.distributed as dist
 from borrowed import Contender, Row, Watch, finished, median, meet, reported, timed
 from common import DTYPES, Setting, heads_of, here, measured, parsed, settings
-from slot import cycles_per_second
 from torch import Tensor, nn
 from torch.autograd.graph import save_on_cpu
 
@@ -48,16 +49,16 @@ from weft.runtime.device.link import linked
 
 TURNS = ("none", "all", "lean", "save_on_cpu", "none again")
 SETTLING = 2  # steps before the peak of memory
-TRIES = 3
+TRIES = 10  # of which the second half counts: clocks fall as a GPU gets warm
 GB = 1e9
 COLUMNS = (
     "where",
     "none ms",
     "a forward",
     *(f"{name} / none" for name in TURNS[1:]),
-    "kept, none GB",
+    "peak, none GB",
     *(f"{name} GB" for name in TURNS[1:4]),
-    *(f"gone, {name} %" for name in TURNS[1:4]),
+    *(f"gone, {name}: of kept, of peak %" for name in TURNS[1:4]),
 )
 
 
@@ -89,39 +90,36 @@ class Perceiving(nn.Module):
 
 
 class Passing(nn.Module):
-    """A stage in which nothing but time passes."""
+    """A stage in which nothing but time passes: the host sleeps once its device has the input.
 
-    def __init__(self, forward: float, backward: float, device: torch.device) -> None:
+    A kernel that waits would count the cycles of a clock that falls as the first rank computes.
+    """
+
+    def __init__(self, forward: float, backward: float) -> None:
         super().__init__()
-        self._seconds, self._device = (forward, backward), device
+        self._seconds = forward, backward
 
     def forward(self, value: Tensor) -> Any:
-        return _Passed.apply(value, *self._seconds, self._device)  # type: ignore[no-untyped-call]
+        return _Passed.apply(value, *self._seconds)  # type: ignore[no-untyped-call]
 
 
 class _Passed(torch.autograd.Function):
     @staticmethod
-    def forward(
-        context: Any, value: Tensor, forward: float, backward: float, device: torch.device
-    ) -> Tensor:
-        context.backward_seconds, context.device = backward, device
-        pass_time(forward, device)
+    def forward(context: Any, value: Tensor, forward: float, backward: float) -> Tensor:
+        context.backward_seconds = backward
+        pass_time(forward, value)
         return value.view_as(value)
 
     @staticmethod
     def backward(context: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        pass_time(context.backward_seconds, context.device)
-        return gradients[0], None, None, None
+        pass_time(context.backward_seconds, gradients[0])
+        return gradients[0], None, None
 
 
-def pass_time(seconds: float, device: torch.device) -> None:
-    if device.type == "cpu":
-        time.sleep(seconds)
-    else:
-        torch.cuda._sleep(int(seconds * CYCLES[0]))
-
-
-CYCLES = [0.0]  # of a second; a GPU is asked once
+def pass_time(seconds: float, value: Tensor) -> None:
+    if value.is_cuda:
+        torch.cuda.current_stream(value.device).synchronize()
+    time.sleep(seconds)
 
 
 class OnHost(nn.Module):
@@ -158,8 +156,6 @@ class Alone(Setting):
 def job(setting: Setting, arguments: argparse.Namespace, tell: Watch) -> dict[str, Any]:
     """Steps and the most memory of every contender, one after the other."""
     device = here(arguments)
-    if device.type == "cuda":
-        CYCLES[0] = cycles_per_second()
     form = (setting.microbatches * setting.sizes.rows, setting.sizes.context, setting.hidden)
     torch.manual_seed(0)
     batch, target = (torch.randn(form, device=device).to(DTYPES[arguments.dtype]) for _ in range(2))
@@ -191,10 +187,16 @@ def cost_at(setting: Setting, arguments: argparse.Namespace, name: str, given: T
         with given.device:
             stage = stage_of(setting, arguments, name)
         told = [cost_of(stage, given, setting.program, dropped=name == "lean")]
-    if isinstance(setting, Alone):  # whose link nobody else uses
-        told = [linked(one, given.device) for one in told]
+    if isinstance(setting, Alone):  # whose link nobody else uses; the others keep nothing
+        told = [one and linked(first_alone(one), given.device) for one in told]
         dist.broadcast_object_list(told)
     return told[0]  # type: ignore[no-any-return]
+
+
+def first_alone(cost: Cost) -> Cost:
+    """The same where only the first stage keeps something."""
+    first, *others = cost.memory.saved
+    return replace(cost, memory=replace(cost.memory, saved=(first, *(0.0 for _ in others))))
 
 
 def contender_of(
@@ -207,7 +209,7 @@ def contender_of(
     device, program = here(arguments), setting.program
     real = partial(stage_of, setting, arguments, name.removesuffix(" again"))
     forward, backward = cost.times.forward[0], 2 * cost.times.input_grad[0]
-    passing = partial(Passing, forward, backward, device)
+    passing = partial(Passing, forward, backward)
     is_alone = isinstance(setting, Alone)
     stages: Sequence[Any] = [
         passing if is_alone and stage else real for stage in range(program.stages)
@@ -249,7 +251,7 @@ def cost_of(stage: nn.Module, given: Tensor, program: Program, *, dropped: bool)
         for module in stage.modules()
         if dropped and isinstance(module, nn.LayerNorm | nn.GELU)
     ]
-    best = [float("inf")] * 2
+    clocks: list[tuple[float, float]] = []
     saved = 0
     for _ in range(1 + TRIES):
         meet()
@@ -262,12 +264,12 @@ def cost_of(stage: nn.Module, given: Tensor, program: Program, *, dropped: bool)
         returned.clear()
         out.backward(given)
         ends = _now(given)
-        best = [min(best[0], middle - start), min(best[1], ends - middle)]
+        clocks.append((middle - start, ends - middle))
         for weight in stage.parameters():
             weight.grad = None
     for hook in hooks:
         hook.remove()
-    forward, backward = best
+    forward, backward = np.median(clocks[len(clocks) // 2 :], axis=0).tolist()
     stages = program.stages
     times = dict.fromkeys(("input_grad", "weight_grad"), (backward / 2,) * stages)
     nothing = dict.fromkeys(("update", "reduce"), (0.0,) * stages)
@@ -311,20 +313,25 @@ def row(arguments: argparse.Namespace, setting: Setting, watch: Watch) -> Row:
     kept = {name: by_rank[0][name]["kept"] for name in names}
     none = median(seconds["none"]).value
     ratios = {name: median(seconds[name]).value / none for name in names[1:]}
-    gone = {name: 1 - kept[name] / kept["none"] if kept["none"] else 0.0 for name in names[1:]}
     forward, saved = by_rank[0]["times"]["none"]
+    wholes = setting.ranks * saved, kept["none"] or 1  # what forwards keep of it, and the peak
+    gone = {name: [(kept["none"] - kept[name]) / whole for whole in wholes] for name in names[1:]}
     cells = [
         "alone" if alone else "a rank each",
         median(seconds["none"]).shown(1e3, 1),
         f"{forward * 1e3:.1f} ms, {saved / GB:.2f} GB",
         *(f"{ratios[name]:.3f}" if name in ratios else "" for name in TURNS[1:]),
         *(f"{kept[name] / GB:.2f}" if name in kept else "" for name in TURNS[:4]),
-        *(f"{100 * gone[name]:.0f}" if name in gone else "" for name in TURNS[1:4]),
+        *(_shares(gone[name]) if name in gone else "" for name in TURNS[1:4]),
     ]
     facts: dict[str, Any] = {"kept": kept, "gone": gone, "ratios": ratios}
     facts["times"] = by_rank[0]["times"]
     facts["seconds"] = {name: samples.tolist() for name, samples in seconds.items()}
     return Row(cells, facts)
+
+
+def _shares(found: Sequence[float]) -> str:
+    return " ".join(f"{100 * share:.0f}" for share in found)
 
 
 def steps_of(by_rank: Sequence[dict[str, Any]], name: str) -> Any:

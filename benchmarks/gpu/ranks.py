@@ -4,7 +4,7 @@
     python benchmarks/gpu/ranks.py --device cpu --quick
 
 Four ranks with a quarter of the GPU each, GPT blocks in bfloat16, 16 microbatches of 2 x 1024, no
-update; a step of wpipe is an update, once it has settled. Weft and the ranks alone take turns.
+update; a step of wpipe is an update, once these have settled. Weft and the ranks alone take turns.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -79,7 +80,7 @@ def job(setting: Setting, arguments: argparse.Namespace, tell: Watch) -> dict[st
     }
     turns: dict[str, Any] = {"alone": alone(setting, work, timing(arguments))}
     if pipeline.is_asynchronous:
-        found["periods"] = periods(step, contender, arguments.steps)
+        found["periods"] = periods(step, work, arguments.steps)
     else:
         turns["weft"] = partial(timed, contender)
     return found | rounds(turns, arguments.steps, tell)
@@ -120,17 +121,35 @@ def seconds(pipeline: weft.Pipeline, cost: Cost) -> float:
     return simulate(pipeline.program, cost).makespan
 
 
-def periods(step: Turn, contender: Contender, steps: int) -> list[float]:
-    """Seconds per update, of some at a time: hosts may run ahead of their devices between two."""
-    found = []
+def periods(step: Turn, work: Work, steps: int) -> list[float]:
+    """Seconds per update once they have settled, of some at a time.
+
+    Nobody waits for a device between them: that would empty the pipeline. So the first updates and
+    the last, which have nothing before or after them, do not count.
+    """
     meet()
-    for _ in range(1 + steps):
-        start = time.monotonic()
-        for _ in range(UPDATES - 1):
-            step()
-        contender.step()
-        found.append((time.monotonic() - start) / UPDATES)
-    return found[1:]
+    ends = []
+    for _ in range(UPDATES * (steps + 2) + 1):
+        step()
+        ends.append(instant(work))
+    if work.batch.is_cuda:
+        torch.cuda.synchronize()
+    settled = ends[UPDATES:-UPDATES:UPDATES]
+    return [seconds_between(*pair) / UPDATES for pair in pairwise(settled)]
+
+
+def instant(work: Work) -> Any:
+    """When all that was launched so far is over: on a GPU an event, which is read later."""
+    if not work.batch.is_cuda:
+        return time.monotonic()
+    event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+    event.record()
+    return event
+
+
+def seconds_between(sooner: Any, later: Any) -> float:
+    is_host = isinstance(sooner, float)
+    return float(later - sooner if is_host else sooner.elapsed_time(later) / 1e3)
 
 
 # memory

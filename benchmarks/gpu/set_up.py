@@ -1,6 +1,7 @@
 """Set-up as users do it, on the GPUs of this host: `weft train`, torchrun, an NCCL process group.
 
     python benchmarks/gpu/set_up.py [--ranks 2] [--only experts]
+    python benchmarks/gpu/set_up.py --only shared  # where ranks meet by NCCL as well
 
 Ranks share a GPU where there are fewer GPUs than ranks (start MPS first for more than two of them).
 Prints a line for each check, and ends with status 1 if one fails.
@@ -10,7 +11,9 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
+import runpy
 import subprocess
 import sys
 import tempfile
@@ -19,6 +22,7 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
+from common import own_host
 from torch import nn
 
 import weft
@@ -69,6 +73,41 @@ def experts(ranks: int) -> bool:
     return losses[0] == losses[1] == losses[2]
 
 
+def shared_experts(ranks: int) -> bool:
+    """Ranks that share experts by NCCL's all-to-all: the losses of the reference."""
+    found, wanted = by_library(
+        "--model", "moe-small", "--schedule", "kimi-k2", "--expert-ranks", "2"
+    )
+    return found == wanted
+
+
+def shared_sums(ranks: int) -> bool:
+    """Replicas whose gradients NCCL sums: the losses of the reference but for rounding."""
+    found, wanted = by_library("--schedule", "zbv", "--replicas", "2", "--reduce", "library")
+    return all(math.isclose(*pair, rel_tol=1e-4) for pair in zip(found, wanted, strict=True))
+
+
+def by_library(*words: str) -> tuple[list[float], list[float]]:
+    """Losses of twice two ranks that meet by NCCL as well, and of the reference."""
+    job = [*words, "-d", "2", "-n", "4", "--steps", "5", "--accelerator", "cuda", "--json"]
+    more = ["--share-gpus"] if torch.cuda.device_count() < 4 else []
+    wanted = started(sys.executable, "-m", "weft", "train", *job, *more, "--reference")
+    if wanted.returncode:
+        raise RuntimeError(wanted.stderr.strip()[-2000:])
+    found = torchrun(4, __file__, "--as-host", "train", *job, *more)
+    both = [json.loads(text.splitlines()[-1])["losses"] for text in (found, wanted.stdout)]
+    print("   ", *(one[-1] for one in both))
+    return both[0], both[1]
+
+
+def as_host(words: list[str]) -> None:
+    """Run weft in a rank that NCCL takes to be on a host of its own: it refuses a shared GPU."""
+    if torch.cuda.device_count() < int(os.environ["WORLD_SIZE"]):
+        os.environ |= own_host(int(os.environ["RANK"]))
+    sys.argv = ["weft", *words]
+    runpy.run_module("weft", run_name="__main__")
+
+
 def too_many_ranks(ranks: int) -> bool:
     """More ranks than GPUs are refused where nobody asked for it."""
     count = torch.cuda.device_count() + 1
@@ -81,7 +120,9 @@ def torchrun(ranks: int, *words: str) -> str:
     launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks))
     run = started(sys.executable, *launcher, *words)
     if run.returncode:
-        raise RuntimeError((run.stdout + run.stderr).strip()[-3000:])
+        raise RuntimeError(
+            (run.stdout + run.stderr).strip()[:3000]
+        )  # torchrun's own words are last
     return run.stdout
 
 
@@ -156,7 +197,11 @@ def main() -> None:
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--only", default="", help="checks with this in their names")
     parser.add_argument("--rank", nargs=2, help=argparse.SUPPRESS)
+    parser.add_argument("--as-host", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
+    if arguments.as_host:
+        as_host(arguments.as_host)
+        return
     if arguments.rank:
         in_a_rank(*arguments.rank)
         return
@@ -166,6 +211,8 @@ def main() -> None:
     }
     checks |= {
         "experts": experts,
+        "shared experts": shared_experts,
+        "shared sums": shared_sums,
         "too many ranks": too_many_ranks,
         "examples/gpus.py": example,
         "groups": groups,

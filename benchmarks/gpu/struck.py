@@ -111,6 +111,7 @@ def _here(job: Job, rank: int) -> torch.device:
 def main(job: Job, rank: int, folder: Path) -> None:
     device, store = _here(job, rank), f"file://{folder}/store"
     dist.init_process_group(job.backend, init_method=store, rank=rank, world_size=job.ranks)
+    dist.all_reduce(torch.zeros(1))  # all are there: torch itself would wait long for who is not
     phase = job.phase if rank == job.victim else None
     strike = Strike(phase, PHASES[job.phase], job.call, KINDS[job.kind], folder / "struck")
     with strike.phase("start-up"):

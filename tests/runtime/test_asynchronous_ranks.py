@@ -19,6 +19,7 @@ REPRESENTATIVE: dict[int, list[tuple[str, dict[str, Any]]]] = {
         ("pipedream-2bw-2x1", {"clip": 0.05, "drains": (1,)}),
         ("pipedream-2bw-2x2", {"model": "tied", "clip": 0.05}),
         ("wpipe-2x2r2", {"model": "ragged"}),
+        ("wpipe-2x2r2", {"model": "tied", "clip": 0.05, "scope": "stage"}),
         ("wpipe-2x4r2", {"asked": Asked(precision=torch.float16, scale=Scale(2.0**22, 2))}),
     ],
     4: [
@@ -30,6 +31,7 @@ REPRESENTATIVE: dict[int, list[tuple[str, dict[str, Any]]]] = {
         ("pipedream-2bw-4x4", {"asked": Asked(predict=True, temper=4, warmup=2)}),
         ("wpipe-4x3r3", {"clip": 0.05, "drains": (1, 2)}),
         ("wpipe-4x8r4", {"model": "tied", "clip": 0.05}),
+        ("wpipe-4x4r4", {"model": "tied", "clip": 0.05, "scope": "stage"}),
         ("wpipe-fresh-4x8r4", {"model": "normed"}),
         ("wpipe-eager-4x8r8", {"is_recomputed": True, "clip": 0.05}),
     ],

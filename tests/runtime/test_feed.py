@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -15,7 +16,8 @@ from tests.runtime.ranks import over_transports, run
 from weft.errors import Disagreement, InputError, RankError
 from weft.ir.program import Program
 from weft.runtime import Pipeline, Reference
-from weft.schedules import chimera, gpipe, one_f_one_b, pipedream_2bw
+from weft.runtime.stage.values import Value
+from weft.schedules import chimera, gpipe, one_f_one_b, pipedream, pipedream_2bw, wpipe
 
 
 class Named(nn.Module):
@@ -163,22 +165,59 @@ def test_one_process_needs_all() -> None:
         pipeline.predict(None)
 
 
-def kept_bytes(transport: Any) -> list[int]:
+def copied_bytes(transport: Any) -> int:
     """In each rank: bytes of the inputs and targets that an asynchronous step has copied."""
     program = pipedream_2bw(devices=3, microbatches=3)
-    with Pipeline(
-        linear(program.stages), program, loss=squared, optimizer=adam, transport=transport
-    ) as pipeline:
-        ((batch, target),) = batches(6, 1)
-        given = pipeline._feed.trained(batch, target)
-        assert given.inputs is not None
-        kept = pipeline._feed.kept(given.inputs.values, given.wanted)
+    copied: list[Tensor] = []
+
+    def cloned(value: Value) -> Value:
+        copied.extend(value.leaves)
+        return value.with_leaves(leaf.clone() for leaf in value.leaves)
+
+    with (
+        pytest.MonkeyPatch.context() as patched,
+        Pipeline(
+            linear(program.stages), program, loss=squared, optimizer=adam, transport=transport
+        ) as pipeline,
+    ):
+        patched.setattr(Value, "cloned", cloned)
+        pipeline.step(*batches(6, 1)[0])
+        pipeline.drain()
+    return sum(leaf.nbytes for leaf in copied)
+
+
+def test_an_asynchronous_step_copies_once_what_is_read() -> None:
+    size = 6 * WIDTH * 4
+    assert run(3, copied_bytes, "shared") == [size, 0, size]
+
+
+@pytest.mark.parametrize("schedule", [pipedream, pipedream_2bw, wpipe])
+def test_a_batch_may_be_changed_once_its_step_is_over(schedule: Any) -> None:
+    program = schedule(devices=2, microbatches=4)
+
+    def trained(*, is_changed: bool) -> list[Tensor]:
+        pipeline = Pipeline(linear(program.stages), program, loss=squared, optimizer=adam)
+        losses = []
+        for batch, target in batches(8, 6):
+            losses.append(pipeline.step(batch, target).losses)
+            if is_changed:
+                batch.fill_(math.nan)
+                target.fill_(math.nan)
+        pipeline.drain()
         return [
-            sum(leaf.nbytes for one in part or () for leaf in one.leaves if not leaf.is_meta)
-            for part in kept
+            *losses,
+            *(w.detach() for one in pipeline.modules.values() for w in one.parameters()),
         ]
 
+    pairs = zip(trained(is_changed=True), trained(is_changed=False), strict=True)
+    assert all(torch.equal(*pair) for pair in pairs)
 
-def test_an_asynchronous_step_copies_only_what_is_read() -> None:
-    size = 6 * WIDTH * 4
-    assert run(3, kept_bytes, "shared") == [[size, 0], [0, 0], [0, size]]
+
+def test_a_forward_copies_what_it_is_lent_when_it_reads_it() -> None:
+    program = pipedream_2bw(devices=2, microbatches=4)
+    pipeline = Pipeline(linear(program.stages), program, loss=squared, optimizer=adam)
+    batch = pipeline._parts.training._lanes.binder.batch
+    for data, target in batches(8, 3):
+        pipeline.step(data, target)
+        assert not batch.lent
+        assert len(batch.inputs) < program.microbatches  # the rest was read, and is in flight

@@ -15,8 +15,12 @@ import torch
 from torch import Tensor
 
 from tests.runtime.meshes import meshes
+from tests.runtime.models import linear, squared
+from tests.runtime.ranks import run
 from weft.errors import RankError, WeftError
 from weft.ir.kinds import Direction
+from weft.runtime import Pipeline
+from weft.runtime.ranks.world import Ranks
 from weft.runtime.transport import communicators as made
 from weft.runtime.transport.message import (
     Fixed,
@@ -28,6 +32,7 @@ from weft.runtime.transport.message import (
     Values,
 )
 from weft.runtime.transport.nccl import Nccl, TransferGroup
+from weft.schedules import one_f_one_b
 
 CPU = torch.device("cpu")
 LONG = 30.0  # seconds after which a test has failed
@@ -71,7 +76,7 @@ class Work:
 
 class Communicators:
     def __init__(self) -> None:
-        self.wires, self.sums, self.numbers = Communicator(), Communicator(), range(2)
+        self.wires, self.sums = Communicator(), Communicator()
         self.is_aborted = Event()
 
     def abort(self) -> None:
@@ -316,3 +321,40 @@ def test_an_empty_group_launches_nothing() -> None:
     group.launch(communicator, CPU)
     group.wait()
     assert communicator.launched == []
+
+
+def test_a_wait_for_its_own_device_names_whom_that_waits_for() -> None:
+    with meshes(2) as (one, _):
+        transport, both = nccl(one)
+        send = transport.sender(route(0, Direction.ACTIVATION), Fixed(layout(2)))
+        both.wires.is_idle = False
+        send([torch.zeros(2)])
+        transport.post(True)
+        world = Ranks.__new__(Ranks)
+        world._mesh, world.transport, one.deadline = one, transport, 0.0
+        reason = "waiting for a loss; its GPU waits for a transfer with device 1"
+        with pytest.raises(RankError, match=reason):
+            world._look(0.0, "a loss")
+        both.wires.is_idle = True
+        with pytest.raises(RankError, match=r"waiting for a loss$"):
+            world._look(0.0, "a loss")
+        transport.close()
+
+
+def known_to_each(transport: Any) -> list[list[bool]]:
+    """In each rank: whether two stores know what a rank has put into the first of them."""
+    program = one_f_one_b(devices=2, microbatches=2)
+    found = []
+    with Pipeline(linear(2), program, loss=squared, transport=transport) as pipeline:
+        mesh: Any = pipeline._world._mesh  # type: ignore[attr-defined]
+        stores = [made._store(mesh, "a store") for _ in range(2)]
+        if mesh.rank == 0:
+            stores[0].set("address", "where")
+        mesh.gather(b"", "what was put")
+        found.append([store.check(["address"]) for store in stores])
+        mesh.gather(b"", "what was found")  # before the store is gone
+    return found
+
+
+def test_a_later_communicator_does_not_find_the_addresses_of_an_earlier_one() -> None:
+    assert run(2, known_to_each, "shared") == [[[True, False]]] * 2

@@ -64,6 +64,9 @@ class Ordered(Loopback):
         receives = [Loopback.receiver(self, route, Unknown()) for route in incoming]
         return lambda: [receive() for receive in receives]
 
+    def awaited(self) -> Sequence[int]:
+        return ()
+
     @staticmethod
     def is_far(source: int, destination: int) -> bool:
         return True

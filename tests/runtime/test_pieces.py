@@ -101,7 +101,7 @@ def tied_within() -> nn.Sequential:
 
 def hooked() -> nn.Sequential:
     module = sequence(4)
-    module.register_forward_hook(lambda *_: None)
+    module.register_forward_hook(lambda module, given, out: 2 * out)
     return module
 
 
@@ -110,14 +110,59 @@ def test_what_cannot_be_cut_leaves_whole() -> None:
     stages = stages_of(flat)
     assert (cut_for_offload(flat, stages).actions.segment >= 0).any()
     for whole in (tied_within(), hooked(), nn.Linear(WIDTH, WIDTH)):
-        assert cut_for_offload(flat, [stages[0], whole]) is flat
+        assert cut_for_offload(flat, [whole, whole]) is flat
+        case = Trained(flat, [stages[0], whole])
+        assert case.differences("all") == []
+        assert pieces_in(case.program) == {2, 6, 10, 14}  # of the first, and the last in one
     repeating = pipedream(devices=2, microbatches=4, updates=4)
     cut = experts(flat, layers=[[Layer.PLAIN] * 4] * 2)
     for program in (repeating, recompute(flat), cut):
         assert cut_for_offload(program, stages) is program
-    case = Trained(flat, [stages[0], hooked()])
+
+
+class Laid(nn.Module):
+    """Returns what it computes in another layout: rows that are the same memory, or turned."""
+
+    def __init__(self, *, is_turned: bool) -> None:
+        super().__init__()
+        self.line, self._is_turned = nn.Linear(WIDTH, WIDTH), is_turned
+
+    def forward(self, value: Tensor) -> Tensor:
+        out: Tensor = self.line(value)
+        if self._is_turned:
+            return out.reshape(len(out), -1, 2).transpose(1, 2)
+        return out[:, :1].expand_as(out)
+
+
+class Noting(nn.Linear):
+    """Notes how what it reads is laid out."""
+
+    seen: list[tuple[int, ...]] = []  # noqa: RUF012 (of all copies)
+
+    def forward(self, value: Tensor) -> Tensor:
+        self.seen.append(value.stride())
+        return super().forward(value.reshape(len(value), WIDTH))
+
+
+@pytest.mark.parametrize("is_turned", [True, False])
+def test_between_layers_of_a_stage_values_are_laid_out_as_they_are(is_turned: bool) -> None:
+    """Kernels may add up contiguous ones in another order."""
+    torch.manual_seed(0)
+    layers = nn.Linear(WIDTH, WIDTH), Laid(is_turned=is_turned), Noting(WIDTH, WIDTH)
+    program = one_f_one_b(devices=2, microbatches=2)
+    case = Trained(program, [nn.Sequential(*layers), nn.Linear(WIDTH, WIDTH)])
+    Noting.seen.clear()
     assert case.differences("all") == []
-    assert pieces_in(case.program) == {-1}
+    assert {*Noting.seen} == ({(WIDTH, 1, 2)} if is_turned else {(WIDTH, 0)})
+
+
+def test_a_module_that_is_evaluated_stays_so_in_a_stage_that_is_cut() -> None:
+    program = one_f_one_b(devices=2, microbatches=4)
+    drops = [nn.Dropout(0.5).eval() for _ in range(2)]
+    case = Trained(program, [nn.Sequential(nn.Linear(WIDTH, WIDTH), drop) for drop in drops])
+    assert case.differences("all") == []
+    assert not any(drop.training for drop in drops)
+    assert len(pieces_in(case.program)) == 2
 
 
 def test_a_sequence_is_not_cut_into_more_layers_than_it_has() -> None:

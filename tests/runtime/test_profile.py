@@ -20,11 +20,12 @@ from weft.ir.kinds import Kind
 from weft.ir.program import Program
 from weft.lower import executable, recompute
 from weft.notation import from_json, to_json
-from weft.runtime import split
+from weft.runtime import Pipeline, split
 from weft.runtime.profile import BRIEF, Effort, Sample, profiled
 from weft.runtime.profile.measure import copies_of
 from weft.runtime.profile.rests import gaps
 from weft.runtime.profile.rounds import AGAIN, SPLIT, WHOLE, ways_of
+from weft.runtime.profile.updates import settled
 from weft.schedules import chimera, dualpipe, gpipe, one_f_one_b, pipedream_2bw, zb_h1
 from weft.simulate import simulate
 from weft.timeline import Timeline
@@ -87,6 +88,16 @@ def test_memory_is_counted(cost: Cost) -> None:
     assert list(cost.memory.inputs) == [3 * WIDTH * 4] * 2
     assert list(cost.network.sizes(1)) == [3 * WIDTH * 4]
     assert min(cost.memory.saved) > 0
+
+
+def test_of_a_batch_and_its_target_only_one_microbatch_counts() -> None:
+    """They may be rows of larger tensors, which no forward keeps."""
+    program = one_f_one_b(devices=2, microbatches=4)
+    batch, target = torch.zeros(2, 300, WIDTH)
+    rows = Sample(batch[:3], target[:3], squared)
+    alone = replace(rows, batch=rows.batch.clone(), target=rows.target.clone())
+    saved = [profiled(stages(2), program, one, BRIEF).memory.saved for one in (rows, alone)]
+    assert saved[0] == saved[1]
 
 
 def test_the_file_says_where_and_how_well_it_was_measured(cost: Cost) -> None:
@@ -335,3 +346,16 @@ def test_an_asynchronous_stage_is_timed_with_its_stash() -> None:
     assert cost.measurement.rounds == QUICK.steps
     for module, known in zip(modules, before, strict=True):
         assert all(is_same(value, known[name]) for name, value in module.state_dict().items())
+
+
+def test_updates_in_which_an_asynchronous_pipeline_fills_and_drains_do_not_count() -> None:
+    program = pipedream_2bw(devices=2, microbatches=2)
+    pipeline = Pipeline(stages(2), program, loss=squared, optimizer=SAMPLE.optimizer)
+    for _ in range(5):
+        pipeline.step(torch.zeros(4, WIDTH), torch.ones(4, WIDTH))
+    spans = [*pipeline.drain().spans()]
+    found = settled(spans, 1)
+    assert {span.update for span in spans} == {0, 1, 2, 3, 4}
+    assert {span.update for span in found} == {1, 2, 3}
+    assert len(found) == 3 * len(spans) / 5
+    assert settled(spans, 0) == spans

@@ -49,12 +49,18 @@ def arcs(program: Program) -> tuple[Index, Index]:
 
 
 def _sums_of_norms(program: Program) -> tuple[Index, Index]:
-    """Sums, and the updates of their device that wait for a norm of the same gradients."""
+    """Sums, and the updates of their device that wait for a norm of the same gradients.
+
+    A tied weight counts in the norm of its home.
+    """
     actions = program.actions
     norm_of = np.full(program.stages, -1)
     for index, group in enumerate(program.norms):
         norm_of[list(group)] = index
-    norm, versions = norm_of[actions.stage], int(actions.version.max(initial=0)) + 2
+    homes = np.array([home for home, *_ in program.ties] or [0])
+    is_tied = np.isin(actions.kind, (Kind.REDUCE, Kind.UPDATE)) & (actions.edge >= 0)
+    counted = np.where(is_tied, homes[np.where(is_tied, actions.edge, 0)], actions.stage)
+    norm, versions = norm_of[counted], int(actions.version.max(initial=0)) + 2
     holder = program.device_of.astype(np.int64) * (len(program.norms) + 1) + norm + 1
     key = holder * versions + actions.version + 1
     sums, updates = (

@@ -45,7 +45,9 @@ def adapted(model: nn.Module, *, group: ExpertGroup = ALONE) -> nn.Sequential:
         for index, layer in enumerate(parts.layers)
     ]
     ends = ("embedding", parts.embed_tokens), ("head", nn.Sequential(parts.norm, head))
-    return nn.Sequential(OrderedDict([ends[0], *blocks, ends[1]])).train(model.training)
+    made = nn.Sequential(OrderedDict([ends[0], *blocks, ends[1]]))
+    made.training = model.training
+    return made
 
 
 def adapted_layer(
@@ -65,11 +67,16 @@ def adapted_layer(
         )
     experts: Any = known["mlp.experts"]
     up, down = (AdaptedLinear(w, group) for w in (experts.gate_up_proj, experts.down_proj))
-    return ExpertBlock(
+    made = ExpertBlock(
         AdaptedAttention(layer, copy.deepcopy(rotary)),
         Experts(up, down, None, group, experts.act_fn),
         group,
-    ).train(layer.training)
+    )
+    own = {*layer.modules()}  # which stay in the modes that they are in
+    for module in made.modules():
+        if module not in own:
+            module.training = layer.training
+    return made
 
 
 class AdaptedAttention(nn.Module):

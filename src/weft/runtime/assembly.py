@@ -196,6 +196,8 @@ class Assembly:
             is_loss_drawing=not is_torchs(self.criterion.loss),
             stashes=stashes,
             is_stashing=program.is_stashing,
+            is_after=place > 0,
+            is_before=place < count - 1,
             is_beside=is_beside,
             precision=precision,
             taken=precision.compute if place == 0 else None,

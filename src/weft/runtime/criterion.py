@@ -38,20 +38,37 @@ class Criterion:
         self.loss, self._device, self._is_whole = loss, device, is_whole_batch
         self.see: See | None = None
         self._targets: dict[int, Value] = {}
+        self._lent: set[int] = set()  # whose targets a user may change once the step is over
         self._shares: dict[int, LossShare] = {}
         self._scale_of: dict[int, Callable[[], float]] = {}
         self._scales: dict[int, float] = {}
 
     def begin(
-        self, number: int, target: Value, share: LossShare, scale: Callable[[], float] | None = None
+        self,
+        number: int,
+        target: Value,
+        share: LossShare,
+        scale: Callable[[], float] | None = None,
+        *,
+        is_lent: bool = False,
     ) -> None:
         """Take what a microbatch is judged by; its scale may only be known when it is needed."""
         self._targets[number], self._shares[number] = target, share
+        (self._lent.add if is_lent else self._lent.discard)(number)
         if scale is None:
             self._scale_of.pop(number, None)
             self._scales.pop(number, None)
         else:
             self._scale_of[number] = scale
+
+    def keep(self) -> None:
+        """End a step: copy the targets that are lent and were not used yet."""
+        for number in [*self._lent]:
+            self._copy(number)
+
+    def _copy(self, number: int) -> None:
+        self._lent.discard(number)
+        self._targets[number] = self._targets[number].cloned()
 
     def release(self, number: int) -> None:
         """Let go of the target of a microbatch that is not judged again."""
@@ -62,6 +79,8 @@ class Criterion:
         scale = None
         if number in self._scale_of:
             scale = self._scales[number] = self._scale_of[number]()
+        if number in self._lent:
+            self._copy(number)
         if self._is_whole:
             targets = [target for _, target in sorted(self._targets.items())]
             return Terms(joined(targets, "the loss"), LossShare(1.0, 1.0), scale)

@@ -156,17 +156,6 @@ class Feed:
             self._world.layouts.send(lacking, _described(given.inputs))
         return self._shared(given.inputs)
 
-    def kept(
-        self, inputs: Sequence[Value], targets: Sequence[Value] | None
-    ) -> tuple[list[Value], list[Value] | None]:
-        """What an asynchronous step reads, in copies, as a user may change it meanwhile.
-
-        Of what this rank does not read, only the shapes.
-        """
-        keep = {True: _copies, False: _shapes}
-        wanted = None if targets is None else keep[self.reads_targets](targets)
-        return keep[self.reads_inputs](inputs), wanted
-
     def _received(self) -> Cut:
         content = self._world.layouts.wait(self._source)
         if self._known is None or self._known[0] is not content:
@@ -209,15 +198,6 @@ def _outlined(content: bytes) -> Cut:
         values.append(_empty(content[place : place + length]))
         place += length
     return Cut(values, given, is_list)
-
-
-def _copies(values: Sequence[Value]) -> list[Value]:
-    found = {id(one): one.cloned() for one in values}
-    return [found[id(one)] for one in values]
-
-
-def _shapes(values: Sequence[Value]) -> list[Value]:
-    return [one.to(torch.device("meta")) for one in values]
 
 
 def _empty(layout: bytes) -> Value:

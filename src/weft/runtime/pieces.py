@@ -19,9 +19,9 @@ MOST_PIECES = 8  # of a stage: more would leave little less on the way
 
 
 def cut_for_offload(program: Program, stages: Sequence[nn.Module]) -> Program:
-    """The same program with every stage cut into its layers, where all of them can be."""
+    """The same program with stages cut into their layers, as far as they have several."""
     pieces = [min(MOST_PIECES, pieces_of(stage)) for stage in stages]
-    can_cut = min(pieces) > 1 and _takes_whole_stages(program) and not any(map(_is_spread, stages))
+    can_cut = max(pieces) > 1 and _takes_whole_stages(program) and not any(map(_is_spread, stages))
     return experts(program, layers=[[Layer.PLAIN] * one for one in pieces]) if can_cut else program
 
 

@@ -258,10 +258,9 @@ class Pipeline:
             given = self._feed.trained(batch, target)
             (inputs, *_), run = self._begin(given, "step", is_first=training.is_new)
             shares = self._shares(given, weights)
-            targets = given.wanted
-            if self.is_asynchronous:
-                inputs, targets = self._feed.kept(inputs, targets)
-            known, recording = training.step(inputs, targets, shares, run, is_carried=not update)
+            known, recording = training.step(
+                inputs, given.wanted, shares, run, is_carried=not update
+            )
             norm, is_skipped = None, False
             if not self.is_asynchronous:
                 norm, is_skipped = training.settle()

@@ -59,7 +59,7 @@ class Reading:
             stage.begin_reading()
         for number, one in enumerate(inputs):
             self._draw.places[number] = (self._draw.step, number)
-            self._lanes.binder.batch.inputs[number] = one
+            self._lanes.binder.batch.give(number, one)
         known = self._world.losses.open(run, len(inputs))
         self._reports.begin(self.steps, run)
         recording = self._record()

@@ -68,12 +68,14 @@ class Training:
         first = (step - origin) * self._count
         numbers = [(first + index) % self._ring.numbers for index in range(self._count)]
         self._take(numbers, inputs, targets)
+        batch, is_lent = self._lanes.binder.batch, self._ring.is_periodic
         for index, number in enumerate(numbers):
             self._draw.places[number] = (step, index)
-            self._lanes.binder.batch.inputs[number] = inputs[index]
+            batch.give(number, inputs[index], is_lent=is_lent)
             scale = partial(self._policy.scale, step) if self._policy.scaling else None
-            if targets is not None:
-                self._criterion.begin(number, targets[index], shares[index], scale)
+            if targets is not None and number in batch.judged:
+                share = shares[index]
+                self._criterion.begin(number, targets[index], share, scale, is_lent=is_lent)
         known = self._world.losses.open(run, self._count)
         self._policy.begin(step, known, is_carried=is_carried)
         self._reports.begin(step, run)
@@ -106,6 +108,8 @@ class Training:
         self._is_broken = True
         is_recorded = first < self._recorded_until + self._ring.numbers  # what is in flight, too
         self._lanes.run(first + self._count, self._recording if is_recorded else self._record())
+        self._lanes.binder.batch.keep()
+        self._criterion.keep()
         self._is_broken = False
         self._forget()
         return None

@@ -135,6 +135,7 @@ class Training(Short):
     is_ragged    whether the last microbatch is shorter
     is_weighted  whether microbatches count differently
     is_cast      whether every step runs under autocast
+    offload      how much of what forwards keep is on the host until their backwards
     """
 
     optimizer: str = "momentum"
@@ -143,6 +144,7 @@ class Training(Short):
     is_ragged: bool = False
     is_weighted: bool = False
     is_cast: bool = False
+    offload: str | float = "none"
 
 
 @dataclass(frozen=True, slots=True, repr=False)

@@ -190,6 +190,8 @@ def casting(case: Case) -> Any:
 def plain(case: Case) -> Trace:
     """The unsplit model: forward and backward of each microbatch, then the update."""
     whole = whole_of(case)
+    if case.model.is_traced:
+        _run_uncut(case)
     trace, draw = Trace(), Draw(SEED)
     KeyedModules([("", whole)], draw)
     make = optimizer_of(case)
@@ -207,6 +209,13 @@ def plain(case: Case) -> Trace:
     trace.look(whole, "")
     trace.listen(whole, "")
     return trace
+
+
+def _run_uncut(case: Case) -> None:
+    """As a trace does: nothing is made contiguous, and what cannot run so fails here, too."""
+    batch, _ = case.batch(0)
+    with torch.random.fork_rng(devices=[]), casting(case):
+        nn.Sequential(*case.modules())(_pieces(batch, case.microbatches, case.rows)[0])
 
 
 def _trained(case: Case, whole: nn.Module, draw: Draw, number: int) -> list[Tensor]:
@@ -309,6 +318,7 @@ def pipeline(case: Case, trace: Trace, transport: Any = "auto") -> Trace:
         clip=case.training.clip,
         seed=SEED,
         transport=transport,
+        offload=case.training.offload,  # type: ignore[arg-type]
         **more,
     )
     for number, action in enumerate(case.training.steps):

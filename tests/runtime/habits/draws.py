@@ -200,4 +200,5 @@ def _training(random: Random, model: Model, *, is_asynchronous: bool) -> Trainin
         is_ragged=_happens(random, 0.5),
         is_weighted=_happens(random, 0.25),
         is_cast=model.dtype == "float32" and _happens(random, 0.5),
+        offload=random.choice(("all", "auto", 0.5)) if _happens(random, 0.25) else "none",
     )

@@ -57,6 +57,7 @@ def features(case: Case) -> frozenset[str]:
         "pile": "pile" in training.steps,
         "cast": training.is_cast,
         "weighted": training.is_weighted,
+        "offload": training.offload != "none",
     }
     return frozenset(found | {name for name, holds in shown.items() if holds})
 
@@ -189,6 +190,9 @@ def _trainings(training: Training) -> Iterator[Training]:
     yield replace(training, is_ragged=False)
     yield replace(training, is_weighted=False)
     yield replace(training, is_cast=False)
+    yield replace(training, offload="none")
+    if training.offload != "none":
+        yield replace(training, offload="all")
     for index in range(len(training.steps)):
         steps = (*training.steps[:index], *training.steps[index + 1 :])
         if steps:

@@ -34,15 +34,36 @@ Copies: TypeAlias = Mapping[tuple[int, int], Sequence[Stage]]  # segments, by (p
 
 @dataclass(slots=True)
 class Batch:
-    """What microbatches begin and end with, by number."""
+    """What microbatches begin and end with, by number.
 
-    inputs: dict[int, Value] = field(default_factory=dict)  # of the first stages
+    Of what is lent, a forward gets a copy: its user may change it once the step is over.
+    """
+
+    read: set[int] = field(default_factory=set)  # by first stages here
+    judged: set[int] = field(default_factory=set)  # by last stages here
+    inputs: dict[int, Value] = field(default_factory=dict)
+    lent: dict[int, Value] = field(default_factory=dict)
     on_loss: steps.OnLoss = lambda lap, number, loss: None
     is_read_once: bool = True  # there is one first stage
 
+    def give(self, number: int, value: Value, *, is_lent: bool = False) -> None:
+        """Let a microbatch begin with a value, if it begins here."""
+        if number in self.read:
+            (self.lent if is_lent else self.inputs)[number] = value
+
     def taken(self, number: int) -> Value:
         """The input of a microbatch, which nobody else keeps once its only reader has it."""
+        if number in self.lent:
+            self._copy(number)
         return self.inputs.pop(number) if self.is_read_once else self.inputs[number]
+
+    def keep(self) -> None:
+        """End a step: copy what is lent and was not read yet."""
+        for number in [*self.lent]:
+            self._copy(number)
+
+    def _copy(self, number: int) -> None:
+        self.inputs[number] = self.lent.pop(number).cloned()
 
 
 class Binder:
@@ -119,6 +140,9 @@ class Binder:
         segment = self.wires.place(action)
         is_first = not graph.predecessors[action.stage] and segment == 0
         is_last = not graph.successors[action.stage] and segment == len(segments) - 1
+        for numbers, is_here in ((self.batch.read, is_first), (self.batch.judged, is_last)):
+            if is_here:
+                numbers.add(number)
         made = steps.Forward(
             number,
             self._call(segments[segment], action, number),

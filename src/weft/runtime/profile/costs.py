@@ -1,10 +1,11 @@
-"""Costs: what was found in a profile, as the medians that a simulation needs."""
+"""Costs: what was found in a profile, as the one figure for each that a simulation needs."""
 
 from __future__ import annotations
 
 import datetime
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
+from statistics import median
 
 import numpy as np
 import torch
@@ -29,6 +30,7 @@ class Findings:
     messages  bytes that cross each edge of the graph
     overhead  seconds between two actions of a device
     stages    what was found of each stage
+    usual     one figure for all seconds of the same
     """
 
     program: Program
@@ -37,6 +39,7 @@ class Findings:
     messages: tuple[float, ...]
     overhead: float
     stages: Mapping[int, Found]
+    usual: Callable[[Sequence[float]], float] = median
 
     def cost(self, *, device: torch.device, transport: str) -> Cost:
         """The cost of the program on such a device, with messages through that transport."""
@@ -65,20 +68,20 @@ class Findings:
         )
 
     def _times(self) -> Times:
-        """Medians; where only the whole backward was timed, half of it for each gradient."""
-        forward, whole = self._medians("forward"), self._medians("backward")
+        """Where only the whole backward was timed, half of it for each gradient."""
+        forward, whole = self._usual("forward"), self._usual("backward")
         half = tuple(seconds / 2 for seconds in whole)
         is_both = all({"backward", "input_grad"} <= set(one.seconds) for one in self._found)
         return Times(
             forward=forward,
-            input_grad=self._medians("input_grad", half),
-            weight_grad=self._medians("weight_grad", half),
-            recompute=self._medians("recompute", forward),
-            update=self._medians("update"),
-            reduce=self._medians("reduce"),
+            input_grad=self._usual("input_grad", half),
+            weight_grad=self._usual("weight_grad", half),
+            recompute=self._usual("recompute", forward),
+            update=self._usual("update"),
+            reduce=self._usual("reduce"),
             backward=whole if is_both else None,
-            close=self._medians("close"),
-            gather=self._medians("gather") if self._has("gather") else None,
+            close=self._usual("close"),
+            gather=self._usual("gather") if self._has("gather") else None,
         )
 
     def _parts(self) -> dict[str, Parts]:
@@ -92,12 +95,12 @@ class Findings:
         """Of every stage, in order."""
         return [self.stages[stage] for stage in range(self.program.stages)]
 
-    def _medians(self, name: str, otherwise: PerStage | None = None) -> PerStage:
+    def _usual(self, name: str, otherwise: PerStage | None = None) -> PerStage:
         """Of each stage, or what stands for it where nothing was timed."""
         rest = otherwise or (0.0,) * self.program.stages
         return tuple(
-            float(np.median(found.seconds[name])) if name in found.seconds else usual
-            for found, usual in zip(self._found, rest, strict=True)
+            self.usual(found.seconds[name]) if name in found.seconds else other
+            for found, other in zip(self._found, rest, strict=True)
         )
 
     def _spread(self, name: str) -> PerStage:

@@ -23,13 +23,14 @@ from weft.runtime.precision import precision_of
 from weft.runtime.profile.costs import Findings
 from weft.runtime.profile.found import Found, of_all_ranks
 from weft.runtime.profile.hops import hops
-from weft.runtime.profile.rests import overhead
+from weft.runtime.profile.rests import overhead, trimmed_mean
 from weft.runtime.profile.rounds import Rounds
 from weft.runtime.profile.sample import THOROUGH, Effort, Sample, StageValues, Watch
 from weft.runtime.profile.updates import updates
 from weft.runtime.ranks.blame import failure_of
 from weft.runtime.ranks.world import World, world_of
 from weft.runtime.split.stages import Stages
+from weft.runtime.stage.values import Value
 
 LEAST, MOST = 1e-3, 1e-2  # seconds of a rest
 PATIENCE = 60.0  # seconds for all ranks to come
@@ -52,20 +53,13 @@ def profiled(
     """
     if len(stages) != program.stages:
         raise InputError(f"{len(stages)} modules for the {program.stages} stages of {program.name}")
-    is_exchanging = any(group.size > 1 for stage in stages for group in groups_in(stage))
-    if is_exchanging and not program.expert_groups:
-        raise InputError(
-            "stages that exchange tokens with other ranks cannot be timed one by one, as each would"
-            " wait for the others: profile the program of all replicas, lower.replicated(program,"
-            " replicas, expert_ranks=...), whose ranks take the same turns, or a model of one rank"
-        )
+    _refuse_exchanging(stages, program)
     stages = Stages.of(stages)
     program = program if stages.graph is None else over(program, stages.graph)
     weights = (weight for stage in stages for weight in stage.parameters())
     device = next((weight.device for weight in weights), torch.device("cpu"))
     with _together(program, effort, device) as world:
-        batch = cut([sample.batch], 1, "batch")[0].cloned().to(device)  # of a batch, only that
-        sample = replace(sample, batch=batch.tree)
+        batch, sample = _alone(sample, device)
         precision = precision_of(sample.precision)
         values = StageValues.through(stages, program.graph, batch, stages.carries, precision)
         messages = values.messages(program.graph, stages.carries, sample.compress)
@@ -88,8 +82,29 @@ def profiled(
         if not is_on_gpu:
             host = overhead(values, program, effort, rest, watch)
     ranks = program.devices // len(world.devices)
-    findings = Findings(program, ranks, passed, messages, host, found)
+    usual = trimmed_mean if is_on_gpu else median  # there actions were timed in steps, and add up
+    findings = Findings(program, ranks, passed, messages, host, found, usual)
     return findings.cost(device=device, transport=world.carrier)
+
+
+def _refuse_exchanging(stages: Sequence[nn.Module], program: Program) -> None:
+    is_exchanging = any(group.size > 1 for stage in stages for group in groups_in(stage))
+    if is_exchanging and not program.expert_groups:
+        raise InputError(
+            "stages that exchange tokens with other ranks cannot be timed one by one, as each would"
+            " wait for the others: profile the program of all replicas, lower.replicated(program,"
+            " replicas, expert_ranks=...), whose ranks take the same turns, or a model of one rank"
+        )
+
+
+def _alone(sample: Sample, device: torch.device) -> tuple[Value, Sample]:
+    """The microbatch, and the sample with it: neither it nor its target is part of a batch."""
+    batch, target = (
+        cut([data], 1, name)[0].cloned()
+        for data, name in ((sample.batch, "batch"), (sample.target, "target"))
+    )
+    batch = batch.to(device)
+    return batch, replace(sample, batch=batch.tree, target=target.tree)
 
 
 def copies_of(stages: Sequence[nn.Module], own: Iterable[nn.Module]) -> Stages:

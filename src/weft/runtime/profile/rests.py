@@ -8,6 +8,7 @@ it and the action before is the host's: to hand on, to record, to receive.
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -80,7 +81,7 @@ def gaps(timeline: Timeline, *, margin: float) -> Seconds:
     return np.asarray(start[first + 1] - end[first])
 
 
-def trimmed_mean(values: Seconds) -> float:
+def trimmed_mean(values: Sequence[float] | Seconds) -> float:
     """The mean without the largest and the least, as a rank may have been put aside."""
     cut = int(TRIMMED * len(values))
     middle = np.sort(values)[cut : len(values) - cut]

@@ -8,10 +8,14 @@
 Copies of the stages are trained for some steps, always with the same microbatch: so memory is
 found as in a run, and ranks disturb each other as in a run. Waiting for another rank belongs to
 none of these: gradients and weights on their way are messages, which take what the link says.
+
+Of an asynchronous program only those updates count in which all devices are at work: where it is
+filled and drained, those that work disturb each other less.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
@@ -67,7 +71,7 @@ def updates(
         record=True,
     ) as pipeline:
         for ran in _runs(pipeline, sample, effort, watch):
-            spans = [*ran.spans()]
+            spans = settled([*ran.spans()], _ends(pipeline))
             for (stage, name), seconds in _seconds(spans, pipeline.laying).items():
                 found.setdefault(stage, Found()).add(Found({name: seconds}))
             if is_on_gpu:
@@ -106,7 +110,8 @@ def _runs(
     """Each step after the warm-up; or all of them, where their actions run into each other."""
     modules, count = [*pipeline.modules.values()], pipeline.program.microbatches
     data, target = [sample.batch] * count, [sample.target] * count
-    for step in range(WARM_UP + effort.steps):
+    steps = WARM_UP + effort.steps + 2 * _ends(pipeline)
+    for step in range(steps):
         result = pipeline.step(data, target)
         if sample.optimizer is None:  # gradients would add up
             for module in modules:
@@ -116,9 +121,21 @@ def _runs(
                 pipeline.drain()
         elif step >= WARM_UP:
             yield result
-        watch("updates", (step + 1) / (WARM_UP + effort.steps))
+        watch("updates", (step + 1) / steps)
     if pipeline.is_asynchronous:
         yield pipeline.drain()
+
+
+def _ends(pipeline: Pipeline) -> int:
+    """Updates at either end of a flight in which a device may have nothing to do."""
+    program = pipeline.program
+    return math.ceil(program.devices / program.microbatches) if pipeline.is_asynchronous else 0
+
+
+def settled(spans: Sequence[Span], ends: int) -> list[Span]:
+    """Without those of this many updates at either end."""
+    first, last = (choose(span.update for span in spans) for choose in (min, max))
+    return [span for span in spans if first + ends <= span.update <= last - ends]
 
 
 def _seconds(

@@ -19,7 +19,6 @@ from weft.errors import InputError
 from weft.ir.program import Program
 from weft.runtime.device.accelerator import accelerator_of
 from weft.runtime.device.place import name_for_nccl, refuse_shared_gpus
-from weft.runtime.ranks.members import Members
 from weft.runtime.ranks.mesh import Mesh
 from weft.runtime.ranks.window import Windows
 from weft.runtime.transport import Transport
@@ -79,7 +78,6 @@ class Carriers:
     """What transports of a run are made of; `hosts` has that of each rank."""
 
     mesh: Mesh
-    members: Members
     program: Program
     device: torch.device
     windows: Windows
@@ -107,7 +105,7 @@ class Carriers:
         if self.device.type != "cuda":
             return GlooCollectives(self.mesh, sets)
         self._refuse_shared_gpus()
-        return NcclCollectives(self.mesh, self.members, self.device, sets)
+        return NcclCollectives(self.mesh, self.device, sets)
 
     def is_far(self, source: int, destination: int) -> bool:
         """Whether two ranks are on two hosts."""
@@ -133,7 +131,7 @@ class Carriers:
         self._refuse_shared_gpus()
         accelerator = accelerator_of(self.device)
         assert accelerator is not None
-        made = Communicators(self.mesh, self.members, self.device, neighbours(self.program))
+        made = Communicators(self.mesh, self.device, neighbours(self.program))
         return Nccl(self.mesh, made, self.device, accelerator)
 
 

@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from weft.errors import Disagreement, InputError
+from weft.errors import Disagreement, InputError, RankError
 from weft.ir.program import Program
 from weft.runtime.device.place import current, is_alone, refuse_idle_gpus
 from weft.runtime.device.readout import Readouts
@@ -32,7 +32,7 @@ from weft.runtime.ranks.members import Members
 from weft.runtime.ranks.mesh import Mesh
 from weft.runtime.ranks.rendezvous import meet
 from weft.runtime.ranks.window import windows_of
-from weft.runtime.transport import Transport
+from weft.runtime.transport import OrderedTransport, Transport
 from weft.runtime.transport.collectives import Collective, Collectives, DeviceSet
 from weft.runtime.transport.loopback import Loopback
 from weft.runtime.transport.mixed import Mixed
@@ -169,11 +169,11 @@ class Ranks:
             found = chosen(carrier, met.hosts, device)
             refuse_different(self.gather(found.encode(), "transports"), "transports")
             windows = windows_of(program, least=depth)
-            carriers = Carriers(met.mesh, members, program, device, windows, met.hosts)
+            carriers = Carriers(met.mesh, program, device, windows, met.hosts)
             self.carrier: str = found
             self._carriers = carriers
             self.transport = carriers.transport(found)
-            self._readouts = Readouts(met.mesh.watch, is_watched=True)
+            self._readouts = Readouts(self._look, is_watched=True)
             self.losses = LossReports(met.mesh, _last_devices(program), self._readouts)
             self.layouts = LayoutReports(met.mesh)
             self.counts = _counts(program, members, met.mesh)
@@ -181,6 +181,18 @@ class Ranks:
             self.offset = 0.0 if met.is_one_clock else offset(met.mesh)
             self._whole = everyone_of(members, met.mesh, deadline)
             self.everyone: Everyone = self._whole
+
+    def _look(self, since: float, what: str) -> None:
+        """Refuse to wait on for this rank's own device, and name whom that may be waiting for."""
+        try:
+            self._mesh.watch(since, what)
+        except RankError as error:
+            transport = self.transport
+            others = transport.awaited() if isinstance(transport, OrderedTransport) else ()
+            if not others:
+                raise
+            more = f"; its GPU waits for a transfer with {devices_of(others)}"
+            raise RankError(f"{error}{more}") from None
 
     def keeps_order(self, source: int, destination: int) -> bool:
         if self.carrier == "mixed":

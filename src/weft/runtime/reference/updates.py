@@ -87,7 +87,7 @@ class Updates:
         weights = [use.weight for stage in group for use in self._own.get(stage, ())]
         if options.clip is not None or options.is_scaled:
             grads = [part for weight in weights for part in _measured(weight)]
-            norm = nn.utils.get_total_norm(grads, foreach=False)
+            norm = _total_norm(grads)
             is_finite = bool(torch.isfinite(norm))
             if not is_finite:
                 reason = reason or self._bad_norm(update, norm)
@@ -136,6 +136,16 @@ def _measured(weight: nn.Parameter) -> Sequence[Tensor]:
         return ()
     parts = parts_of(weight)
     return weight.grad.chunk(parts) if parts > 1 else (weight.grad,)
+
+
+def _total_norm(grads: Sequence[Tensor]) -> Tensor:
+    """The norm of their norms, which the host adds up, as it does those of all ranks.
+
+    A GPU adds up in another order: after clipping by its sum, last digits would differ.
+    """
+    norms = [torch.linalg.vector_norm(grad) for grad in grads]
+    total: Tensor = torch.linalg.vector_norm(torch.stack(norms).cpu()) if norms else torch.zeros(())
+    return total
 
 
 class _Outcome(NamedTuple):

@@ -1,4 +1,8 @@
-"""Borders: values as they enter a stage and leave it, and gradients as they go back."""
+"""Borders: values as they enter a stage and leave it, and gradients as they go back.
+
+From stage to stage both are contiguous, as they travel. Between segments of one stage they are laid
+out as they would be without segments: kernels may add up in another order elsewhere.
+"""
 
 from __future__ import annotations
 
@@ -73,7 +77,7 @@ class Borders:
                 f" {disturbed_by} changes it in place or differentiates by it, or may do so,"
                 f" where torch calls hooks in another way; return a copy of it (.clone())"
             )
-        plain = contiguous(value)
+        plain = value.detach() if self._role.is_before else contiguous(value)
         found = cast(plain, self._sent)
         if found is not plain:
             return found
@@ -118,7 +122,9 @@ def edge_of(output: Tensor) -> Root:
 
 
 def passed(saved: Saved) -> Passed:
-    """The gradients of the inputs, as they travel."""
+    """The gradients of the inputs, as they travel; or as they are, within a stage."""
+    if saved.arrived is not None:
+        return tuple([saved.arrived.get(index) for index in range(len(saved.inputs))])
     return tuple([None if leaf.grad is None else contiguous(leaf.grad) for leaf in saved.inputs])
 
 

@@ -21,6 +21,18 @@ def computed(leaf: Tensor) -> Tensor:
     return leaf.view_as(leaf) if leaf.requires_grad else leaf
 
 
+def copied(leaf: Tensor) -> Tensor:
+    """A leaf of which a module gets a copy, laid out alike, as it may change it in place.
+
+    Where rows are the same memory (`expand`), torch lets nobody change them.
+    """
+    is_strided = leaf.layout is torch.strided
+    is_repeated = is_strided and any(
+        n > 1 and not leaf.stride(at) for at, n in enumerate(leaf.shape)
+    )
+    return computed(leaf) if is_repeated else leaf.clone()
+
+
 def _unknown(_: int) -> None:
     """The structure of a value that only the stage itself knows."""
 
@@ -48,11 +60,11 @@ class Known(NamedTuple):
         """
         index = role.index
         if shapes is None:
-            seen: Own = computed if keeps_inputs else torch.clone
+            seen: Own = computed if keeps_inputs else copied
             return cls(seen, index if role.loss is None else None, None)
         own = computed if shapes.casts(index) else None
         return cls(
-            torch.clone if shapes.changes_inputs(index) else own,
+            copied if shapes.changes_inputs(index) else own,
             shapes.disturbed_by(index),
             shapes.repeated(index),
             partial(shapes.structure, index),
@@ -60,7 +72,7 @@ class Known(NamedTuple):
 
     @property
     def changes_inputs(self) -> bool:
-        return self.own is torch.clone
+        return self.own is copied
 
     def undeferred(self, module: nn.Module, *, is_cast: bool) -> set[int]:
         """Weights of which it is known, or under autocast may be, that they have several uses."""

@@ -33,6 +33,8 @@ class Role:
     is_loss_drawing   whether the loss may draw random numbers
     stashes           of versions of its weights, one for each group of them
     is_stashing       whether a backward computes with the versions of its forward
+    is_after          whether it is a segment that takes what another one of its stage returns
+    is_before         whether it is one whose values another one of its stage takes
     is_beside         whether it runs beside the computation, on a stream where nothing may draw
     precision         in which types it computes
     taken             the type of values of floating point as they enter; None: as they are
@@ -49,6 +51,8 @@ class Role:
     is_loss_drawing: bool = True
     stashes: Sequence[Stash] = ()
     is_stashing: bool = True
+    is_after: bool = False
+    is_before: bool = False
     is_beside: bool = False
     precision: Precision = FULL
     taken: torch.dtype | None = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from torch import Tensor, nn
 
@@ -31,6 +32,16 @@ class Saved:
     prints: Sequence[float] = ()  # of the outputs, for as long as forwards are watched
     gradients: Sequence[tuple[nn.Parameter, Tensor]] = ()  # of weights, between the halves
     held: HeldTensors | None = None  # what can be moved to the host
+    arrived: dict[int, Tensor] | None = (
+        None  # gradients of inputs, where they are to be as they are
+    )
+
+    def listen(self) -> None:
+        """Keep the gradients of inputs as they come: torch lays out `.grad` as its tensor is."""
+        self.arrived = {}
+        for index, leaf in enumerate(self.inputs):
+            if leaf.requires_grad:
+                leaf.register_hook(partial(self.arrived.__setitem__, index))  # type: ignore[no-untyped-call]
 
     @property
     def inputs(self) -> list[Tensor]:

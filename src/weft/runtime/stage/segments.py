@@ -73,7 +73,9 @@ def segments_of(module: nn.Module, layers: int | Sequence[Layer]) -> list[nn.Mod
         Segment(named, is_numbered=is_numbered, is_spread=is_spread)
         for named, is_spread in shown.segments
     ]
-    return [segment.train(module.training) for segment in made]
+    for segment in made:
+        segment.training = module.training  # its modules keep theirs: some may be in another mode
+    return [*made]
 
 
 def pieces_of(module: nn.Module) -> int:

@@ -118,6 +118,8 @@ class Stage:
         """
         self._state.look()
         saved = self._saved[microbatch] = Saved([self._borders.taken(value) for value in values])
+        if self.role.is_after:
+            saved.listen()
         if is_divided and self._is_deferring and not self._versioned.is_following:
             saved.tape = Tape()
         if self._has_versions:

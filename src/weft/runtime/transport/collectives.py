@@ -19,9 +19,8 @@ from torch._C._distributed_c10d import ProcessGroupGloo, Store
 
 from weft.errors import RankError
 from weft.runtime.ranks.forks import Sockets, opened
-from weft.runtime.ranks.members import Members
 from weft.runtime.ranks.mesh import Mesh
-from weft.runtime.transport.communicators import Guard, abort, connected_sums
+from weft.runtime.transport.communicators import Guard, abort, close, connected_sums
 from weft.runtime.transport.exchange import StorePart, connected_in_turn, others_of
 from weft.runtime.transport.groups import LONG, reason_of
 
@@ -154,13 +153,10 @@ class NcclSums:
 class NcclCollectives:
     """Communicators of NCCL for sums; all ranks make them."""
 
-    def __init__(
-        self, mesh: Mesh, members: Members, device: torch.device, sets: Sequence[DeviceSet]
-    ) -> None:
-        self._groups = connected_sums(mesh, members, device, sets)
+    def __init__(self, mesh: Mesh, device: torch.device, sets: Sequence[DeviceSet]) -> None:
+        self._groups = connected_sums(mesh, device, sets)
         self.by_devices: Mapping[DeviceSet, Collective] = {
-            devices: NcclSums(mesh, group, tuple(sorted(devices, key=members.ranks.__getitem__)))
-            for devices, group in self._groups.items()  # torch numbers ranks by their own order
+            devices: NcclSums(mesh, group, devices) for devices, group in self._groups.items()
         }
         self._guard = Guard(mesh, self)
 
@@ -169,9 +165,7 @@ class NcclCollectives:
 
     def close(self) -> None:
         self._guard.close()
-        for group in self._groups.values():
-            with suppress(Exception):
-                dist.destroy_process_group(group)
+        close(self._groups.values())
         self.by_devices, self._groups = {}, {}
 
 

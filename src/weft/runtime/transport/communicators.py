@@ -3,6 +3,10 @@
 NCCL connects two ranks at their first exchange, and blocks the host of each until the other joins.
 So all pairs are connected at once, in one order on all ranks, by a thread; this one watches whether
 all ranks live.
+
+Groups are known to this run alone. Those of `dist.new_group` have names: for some of the ranks, of
+these and of how many groups there are, so that a group which is made after another was destroyed
+may find the addresses of that one in torch's store, where nobody listens any more.
 """
 
 from __future__ import annotations
@@ -14,17 +18,19 @@ import queue
 import signal
 import time
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from threading import Event, Thread, current_thread, main_thread
 from typing import Any, Protocol
+from uuid import uuid4
 
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import PrefixStore, Store
+from torch.distributed import distributed_c10d
 
 from weft.errors import RankError
-from weft.runtime.ranks.members import Members
 from weft.runtime.ranks.mesh import Mesh
 
 GLANCE = 0.02  # seconds between two looks at the mesh
@@ -37,32 +43,22 @@ WATCHDOG = {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "0", "TORCH_NCCL_ENABLE_MONITORIN
 
 
 class Communicators:
-    """One for messages, one for sums of gradients."""
+    """One for messages, one for sums of gradients; ranks are numbered as devices are."""
 
     def __init__(
-        self,
-        mesh: Mesh,
-        members: Members,
-        device: torch.device,
-        neighbours: Sequence[tuple[int, int]],
+        self, mesh: Mesh, device: torch.device, neighbours: Sequence[tuple[int, int]]
     ) -> None:
-        self._device, self._members = device, members
-        in_order = sorted(members.ranks)
-        self.numbers = [in_order.index(rank) for rank in members.ranks]  # of devices, in a group
-        mesh.gather(b"", "the start of NCCL")  # torch waits long for a rank that never comes
-        self.wires, self.sums = _watched(mesh, lambda: self._made(mesh, neighbours))
+        self._device = device
+        store = _store(mesh, "the start of NCCL")  # torch waits long for a rank that never comes
+        self.wires, self.sums = _watched(mesh, lambda: self._made(mesh, store, neighbours))
 
-    def _made(self, mesh: Mesh, neighbours: Sequence[tuple[int, int]]) -> tuple[Any, Any]:
+    def _made(
+        self, mesh: Mesh, store: Store, neighbours: Sequence[tuple[int, int]]
+    ) -> tuple[Any, Any]:
         torch.cuda.set_device(self._device)  # of this thread
         made = []
-        for _ in range(2):
-            with _without_watchdog():
-                group = dist.new_group(
-                    None if self._members.is_all else [*self._members.ranks],
-                    backend="nccl",
-                    timeout=LONG,
-                    use_local_synchronization=not self._members.is_all,
-                )
+        for name in ("wires", "sums"):
+            group = _group(PrefixStore(name, store), mesh.rank, mesh.ranks)
             made.append(group)
             for low, high in neighbours:
                 if mesh.rank in (low, high):
@@ -75,9 +71,9 @@ class Communicators:
         for source, destination in ((low, high), (high, low)):
             group._start_coalescing(self._device)
             if rank == source:
-                group.send([token], self.numbers[destination], 0)
+                group.send([token], destination, 0)
             else:
-                group.recv([token], self.numbers[source], 0)
+                group.recv([token], source, 0)
             group._end_coalescing(self._device).wait()
         _await_device(self._device)
 
@@ -87,9 +83,7 @@ class Communicators:
 
     def close(self) -> None:
         """Leave no communicator open."""
-        for group in self._both:
-            with suppress(Exception):
-                dist.destroy_process_group(group)
+        close(self._both)
         self.wires = self.sums = None
 
     @property
@@ -133,32 +127,46 @@ def _look(mesh: weakref.ref[Mesh], communicators: weakref.ref[Abortable], is_clo
 
 
 def connected_sums(
-    mesh: Mesh, members: Members, device: torch.device, sets: Sequence[tuple[int, ...]]
+    mesh: Mesh, device: torch.device, sets: Sequence[tuple[int, ...]]
 ) -> dict[tuple[int, ...], Any]:
     """A communicator for each of these sets of devices that has this rank; all ranks make theirs.
 
     They are made and connected in one order.
     """
     mine = [devices for devices in sets if mesh.rank in devices]
+    store = _store(mesh, "the start of NCCL for sums")
 
     def make() -> dict[tuple[int, ...], Any]:
         torch.cuda.set_device(device)  # of this thread
         made = {}
         for devices in mine:
-            with _without_watchdog():
-                made[devices] = dist.new_group(
-                    [members.ranks[one] for one in devices],
-                    backend="nccl",
-                    timeout=LONG,
-                    use_local_synchronization=True,
-                )
+            part = PrefixStore(f"sums {devices}", store)
+            made[devices] = _group(part, devices.index(mesh.rank), len(devices))
             made[devices].allreduce([torch.zeros(1, device=device)]).wait()
             _await_device(device)
         return made
 
-    mesh.gather(b"", "the start of NCCL for sums")
     found: dict[tuple[int, ...], Any] = _watched(mesh, make)
     return found
+
+
+def _store(mesh: Mesh, what: str) -> Store:
+    """A part of torch's store that nobody else has used, once all ranks are there."""
+    names = mesh.gather(uuid4().hex.encode(), what)
+    return PrefixStore(f"weft/nccl/{names[0].decode()}", distributed_c10d._get_default_store())
+
+
+def _group(store: Store, rank: int, ranks: int) -> Any:
+    """A process group of NCCL, as `dist.new_group` makes it."""
+    options: Any = dist.ProcessGroupNCCL.Options()
+    options._timeout = LONG
+    options.global_ranks_in_group = [*range(ranks)]
+    with _without_watchdog():
+        made = dist.ProcessGroupNCCL(store, rank, ranks, options)
+    group, kind = dist.ProcessGroup(store, rank, ranks), dist.ProcessGroup.BackendType.NCCL
+    group._set_default_backend(kind)
+    group._register_backend(torch.device("cuda"), kind, made)
+    return group
 
 
 def _await_device(device: torch.device) -> None:
@@ -200,6 +208,13 @@ def abort(groups: Sequence[Any]) -> None:
         thread.start()
     for thread in threads:
         thread.join(PATIENCE)
+
+
+def close(groups: Iterable[Any]) -> None:
+    """Leave none of them open."""
+    for group in groups:
+        with suppress(Exception):
+            group.shutdown()
 
 
 def _abort(group: Any) -> None:

@@ -85,6 +85,11 @@ class TransferGroup:
         self.work = communicator._end_coalescing(device)
 
     @property
+    def peers(self) -> set[int]:
+        """The devices at the other ends."""
+        return {peer for *_, peer in self._ops}
+
+    @property
     def is_over(self) -> bool:
         """Whether its memory may be given to others."""
         return self.work is None or self.work.is_completed()
@@ -135,7 +140,7 @@ class Nccl:
                 if isinstance(entry, TensorShape):
                     tensor = self._sent(value, entry)
                     tensor.record_stream(stream)
-                    group.add(tensor, self._communicators.numbers[destination], is_send=True)
+                    group.add(tensor, destination, is_send=True)
 
         return send
 
@@ -194,6 +199,11 @@ class Nccl:
 
         return meet
 
+    def awaited(self) -> Sequence[int]:
+        """Those of the oldest group that is under way."""
+        groups = (group for group in [*self._under_way] if not group.is_over)
+        return sorted(next(groups, TransferGroup()).peers)
+
     def begin(self, incoming: Sequence[Route], outgoing: Sequence[Route]) -> None:
         """Forget what a run that failed has left."""
         self._group = TransferGroup()
@@ -230,7 +240,7 @@ class Nccl:
         for entry in layout:
             if isinstance(entry, TensorShape):
                 tensor = torch.empty(entry.shape, dtype=entry.dtype, device=self._device)
-                group.add(tensor, self._communicators.numbers[source], is_send=False)
+                group.add(tensor, source, is_send=False)
                 values.append(tensor)
             else:
                 values.append(entry)

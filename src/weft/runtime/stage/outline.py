@@ -21,6 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.utils._pytree import tree_leaves
 
 from weft.runtime.device.shards import is_sharded
 from weft.runtime.precision import FULL, Precision, cast
@@ -33,6 +34,7 @@ from weft.runtime.transport.message import Layout, layout_of
 MISFIT = re.compile(r"shape|size|\bdim|mismatch|must match|positional argument|out of range")
 CAST, CHECKPOINT = "ToCopyBackward0", "CheckpointFunctionBackward"
 PASSING = {CAST, "TBackward0", "TransposeBackward0"}
+REGISTERED = "_parameters", "_buffers", "_modules"
 UNSUITED = re.compile(r"(?i)fake|meta|symbol|data.dependent|subclass|storage")
 
 
@@ -94,8 +96,8 @@ def outlined(
     try:
         types, named = precision.types_of(stage), stage.named_parameters()
         weights = {id(weight): _fake(weight, device, types.get(name)) for name, weight in named}
-        buffers = {id(buffer): _fake(buffer, device) for buffer in stage.buffers()}
-        twin = copy.deepcopy(stage, {**weights, **buffers})
+        others = {id(one): _fake(one, device) for one in (*stage.buffers(), *_kept(stage))}
+        twin = copy.deepcopy(stage, {**others, **weights})
         given = [_given(value, precision.compute, is_first=is_first) for value in values]
         seen: list[Tensor] = []
         for leaf in (leaf for value in given for leaf in value.leaves if leaf.requires_grad):
@@ -114,6 +116,17 @@ def outlined(
     is_cast = is_casting or torch.is_autocast_enabled(device.type)
     repeated = _repeated(twin, result.leaves, is_cast=is_cast)
     return Outline(plain, is_changing, bool(seen), repeated, is_casting)
+
+
+def _kept(stage: nn.Module) -> Iterator[Tensor]:
+    """Tensors that modules keep besides, such as a table that a first forward has made.
+
+    A copy of one cannot be made here. And only the rank whose forward it was has it: without an
+    outline there, ranks would not agree on whether shapes travel.
+    """
+    for module in stage.modules():
+        own = {name: one for name, one in vars(module).items() if name not in REGISTERED}
+        yield from (one for one in tree_leaves(own) if isinstance(one, Tensor))
 
 
 def _repeated(module: nn.Module, outputs: Sequence[Tensor], *, is_cast: bool) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""Tables that a first forward makes, and that only the rank which has run it has."""
+"""Stages that one rank outlines as others do, though only it has run or evaluated them."""
 
 from __future__ import annotations
 
@@ -62,3 +62,20 @@ def evaluated_first(transport: Any) -> list[float]:
 @pytest.mark.parametrize("transport", TRANSPORTS)
 def test_ranks_agree_on_shapes_though_one_of_them_has_the_table(transport: str) -> None:
     assert run(2, evaluated_first, transport) == [evaluated_first("loopback")] * 2
+
+
+def evaluated_row_by_row(transport: Any) -> float:
+    """In each rank: the loss of microbatches of one row, with which BatchNorm cannot be trained."""
+    torch.manual_seed(0)
+    program = interleaved_1f1b(devices=2, microbatches=2)
+    stages = [nn.BatchNorm1d(WIDTH, momentum=None), *linear(program.stages - 1)]
+    more: dict[str, Any] = {"transport": transport, "deadline": 20.0, "first_deadline": 20.0}
+    with Pipeline(stages, program, loss=squared, **more) as pipeline:
+        found = pipeline.evaluate(*batches(2, 1)[0]).loss.item()
+    assert all(stage.training for stage in stages)
+    return found
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_all_ranks_outline_an_evaluation_as_one(transport: str) -> None:
+    assert run(2, evaluated_row_by_row, transport) == [evaluated_row_by_row("loopback")] * 2

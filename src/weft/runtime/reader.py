@@ -38,8 +38,11 @@ class Reader:
 
     @contextmanager
     def mode(self) -> Iterator[Reading]:
-        """Forwards alone, of modules in evaluation mode."""
-        tops = self._parts.modules.values()
+        """Forwards alone, of modules in evaluation mode; so are those that give shapes alone.
+
+        All ranks have to outline a stage alike, whoever holds it.
+        """
+        tops = [*self._parts.modules.values(), *self._parts.reading.outlined]
         modes = [(module, module.training) for top in tops for module in top.modules()]
         for module in tops:
             module.eval()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from torch import nn
+
 from weft.ir.program import Program
 from weft.runtime.criterion import Reports, See, losses_due
 from weft.runtime.lane.lanes import Lanes
@@ -66,6 +68,11 @@ class Reading:
         self._lanes.run((self.steps + 1) * len(inputs), recording)
         self.steps += 1
         return known, recording
+
+    @property
+    def outlined(self) -> Sequence[nn.Module]:
+        """The stages of all ranks, by which shapes are known."""
+        return self._shapes.stages
 
     def close(self) -> None:
         self._lanes.close()

@@ -44,7 +44,7 @@ class StageShapes:
         carries: Carries | None = None,
     ) -> None:
         self.carries: Carries = carries or {}
-        self._stages, self._graph, self._loss = stages, graph, loss
+        self.stages, self._graph, self._loss = stages, graph, loss
         self._device, self._precision = device, precision
         self._is_compiled = any(is_compiled(one) for stage in stages for one in stage.modules())
         self._weights = [weight for stage in stages for weight in stage.parameters()]
@@ -137,7 +137,7 @@ class StageShapes:
 
     def _way(self) -> object:
         """What changes how stages run, besides shapes: modes, what learns, and autocast."""
-        modes = tuple(stage.training for stage in self._stages)
+        modes = tuple(stage.training for stage in self.stages)
         learning = bytes(weight.requires_grad for weight in self._weights)
         return modes, learning, self._cast
 
@@ -164,7 +164,7 @@ class StageShapes:
         try:
             with outlining(is_compiled=self._is_compiled), self._cast.again():
                 first = faked(data, self._device)
-                for stage, module in enumerate(self._stages):
+                for stage, module in enumerate(self.stages):
                     before = [found[other] for other in self._graph.predecessors[stage]]
                     if None in before:
                         found.append(None)

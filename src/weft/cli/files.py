@@ -16,7 +16,7 @@ def check_folder(path: Path) -> None:
 
 
 def write(path: Path, content: str | bytes) -> None:
-    """Write beside the file, then put it in its place; what is no plain file is written to."""
+    """Write beside the file, then put it in its place; a pipe or a device is written to itself."""
     target = path.resolve()
     data = content.encode() if isinstance(content, str) else content
     if target.is_dir():

@@ -97,7 +97,9 @@ class Contender(NamedTuple):
 
 def with_weft(setting: Setting, work: Work, transport: Any) -> Contender:
     program = setting.program
-    stages = [work.stage(stage) for stage in range(program.stages)]
+    held = {stage for _, stage in program.placement.held[dist.get_rank()]}
+    made = (work.stage(stage) for stage in range(program.stages))
+    stages = [one if stage in held else one.to("meta") for stage, one in enumerate(made)]
     pipeline = weft.Pipeline(stages, program, loss=work.loss, transport=transport)
     step = partial(pipeline.step, work.batch, work.target, update=False)
     return Contender(finished(step, work.batch.device), pipeline.modules)

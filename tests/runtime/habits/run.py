@@ -1,6 +1,7 @@
 """The long run: this many cases, what came of them, and a minimal case for each way to fail.
 
 python -m tests.runtime.habits.run --cases 20000 --seed 0
+python -m tests.runtime.habits.run --cases 500 --transport gloo     # one process for each device
 """
 
 from __future__ import annotations
@@ -10,8 +11,11 @@ import re
 import sys
 import time
 import warnings
-from collections import Counter
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from typing import Protocol
 
 import torch
 
@@ -19,9 +23,19 @@ from tests.runtime.habits.case import Case
 from tests.runtime.habits.draws import drawn
 from tests.runtime.habits.judge import Verdict, judge
 from tests.runtime.habits.minimal import features, reduced
+from tests.runtime.habits.ranks import judge_in_ranks
+from tests.runtime.ranks import TRANSPORTS
 from weft.schedules import REGISTRY
 
 CHUNK = 100
+TOGETHER = 8  # cases that the same ranks run, one after the other
+MOST_RANKS = 4
+
+
+class Judge(Protocol):
+    """What comes of cases."""
+
+    def __call__(self, cases: Sequence[Case]) -> list[Verdict]: ...
 
 
 @dataclass
@@ -42,13 +56,17 @@ class Fault:
 class Findings:
     """What came of all cases so far."""
 
+    judge: Judge
     kinds: Counter[str] = field(default_factory=Counter)
     refusals: Counter[str] = field(default_factory=Counter)
     voids: Counter[str] = field(default_factory=Counter)
     faults: list[Fault] = field(default_factory=list)
 
-    def add(self, case: Case) -> None:
-        verdict = judge(case)
+    def add(self, cases: Sequence[Case]) -> None:
+        for case, verdict in zip(cases, self.judge(cases), strict=True):
+            self._add(case, verdict)
+
+    def _add(self, case: Case, verdict: Verdict) -> None:
         number = sum(self.kinds.values())
         self.kinds[verdict.kind] += 1
         if verdict.kind == "refused":
@@ -64,9 +82,13 @@ class Findings:
             if kind_of(known.verdict) == kind_of(verdict) and features(known.case) <= mine:
                 known.count += 1
                 return
-        smallest = reduced(case, lambda one: kind_of(judge(one)) == kind_of(verdict))
-        self.faults.append(Fault(smallest, judge(smallest), number))
+        smallest = reduced(case, lambda one: kind_of(self._alone(one)) == kind_of(verdict))
+        self.faults.append(Fault(smallest, self._alone(smallest), number))
         print(f"\n{self.faults[-1]}", file=sys.stderr, flush=True)
+
+    def _alone(self, case: Case) -> Verdict:
+        (verdict,) = self.judge([case])
+        return verdict
 
     @property
     def progress(self) -> str:
@@ -109,19 +131,51 @@ def kind_of(verdict: Verdict) -> str:
     return reason(verdict) if "fails" in first else re.sub(r".*: ", "", first)
 
 
+def one_by_one(cases: Sequence[Case]) -> list[Verdict]:
+    """In this process."""
+    return [judge(case) for case in cases]
+
+
+def in_ranks(cases: Sequence[Case], transport: str) -> list[Verdict]:
+    """In ranks, all at once if they get to the end, else one by one: who waits ends them all."""
+    try:
+        return judge_in_ranks(cases, transport)
+    except AssertionError as error:
+        if len(cases) > 1:
+            return [verdict for case in cases for verdict in in_ranks([case], transport)]
+        return [Verdict("wrong", (f"a rank fails: {error}",))]
+
+
+def batches(numbers: range, *, are_in_ranks: bool) -> Iterator[list[Case]]:
+    """Cases that are judged together: where each device is a process, as many of them."""
+    waiting: dict[int, list[Case]] = defaultdict(list)
+    for case in map(drawn, numbers):
+        devices = case.plan.program.devices
+        if not are_in_ranks:
+            yield [case]
+        elif 1 < devices <= MOST_RANKS:
+            waiting[devices].append(case)
+            if len(waiting[devices]) == TOGETHER:
+                yield waiting.pop(devices)
+    yield from waiting.values()
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--cases", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--transport", choices=TRANSPORTS, help="a process for each device")
     asked = parser.parse_args()
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
-    findings, begin = Findings(), time.monotonic()
-    for index in range(asked.cases):
-        findings.add(drawn(asked.seed * asked.cases + index))
-        if index % CHUNK == CHUNK - 1:
-            shown = f"{time.monotonic() - begin:6.0f} s  {findings.progress}"
-            print(shown, file=sys.stderr, flush=True)
+    transport, begin, shown = asked.transport, time.monotonic(), 0
+    findings = Findings(partial(in_ranks, transport=transport) if transport else one_by_one)
+    first = asked.seed * asked.cases
+    for cases in batches(range(first, first + asked.cases), are_in_ranks=bool(transport)):
+        findings.add(cases)
+        if (done := sum(findings.kinds.values()) // CHUNK) > shown:
+            shown = done
+            print(f"{time.monotonic() - begin:6.0f} s  {findings.progress}", file=sys.stderr)
     print(findings)
 
 

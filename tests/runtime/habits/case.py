@@ -180,6 +180,18 @@ class Case(Short):
         return built(self.model.layers, self.sources(), getattr(torch, self.model.dtype))
 
     @property
+    def paths(self) -> list[str]:
+        """The name of each layer in the unsplit model."""
+        model = self.model
+        if model.is_split:
+            return [*map(str, range(len(model.layers)))]
+        return [
+            str(stage) if size == 1 else f"{stage}.layers.{place}"
+            for stage, size in enumerate(model.sizes)
+            for place in range(size)
+        ]
+
+    @property
     def microbatches(self) -> int:
         """Of a step, which may be an update for each."""
         return self.plan.program.microbatches

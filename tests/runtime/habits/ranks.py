@@ -63,6 +63,16 @@ def _judged(case: Case, shares: Sequence[Share], wanted: Trace) -> Verdict:
     for trace, *_ in shares:
         joined.numbers |= trace.numbers
         joined.modes |= trace.modes
-        for name, seen in trace.seen.items():
+        own = {_first_name(case, name): seen for name, seen in trace.seen.items()}
+        for name, seen in own.items():
             joined.seen[name] = joined.seen.get(name, []) + seen
     return compared(case, joined, wanted)
+
+
+def _first_name(case: Case, name: str) -> str:
+    """The first name of a module that several stages share, of which each rank has its own."""
+    paths = case.paths
+    for path, layer in zip(paths, case.model.layers, strict=True):
+        if layer.same_as is not None and (name == path or name.startswith(f"{path}.")):
+            return paths[layer.same_as] + name.removeprefix(path)
+    return name

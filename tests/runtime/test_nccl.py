@@ -163,11 +163,16 @@ def test_a_gradient_that_nothing_computed_is_none_at_its_reader() -> None:
 class Seen:
     """Shapes that are known once they were seen."""
 
+    is_agreed = True
+
     def __init__(self) -> None:
         self.layout: Layout | None = None
 
     def __call__(self) -> Layout | None:
         return self.layout
+
+    def learn(self, layout: Layout | None) -> None:
+        """Nobody knows more."""
 
     def see(self, layout: Layout) -> None:
         self.layout = layout
@@ -233,7 +238,7 @@ def test_values_that_change_are_refused() -> None:
     with meshes(2) as (one, _):
         transport, _both = nccl(one)
         values: Values = [torch.zeros(3)]
-        with pytest.raises(WeftError, match="which NCCL cannot carry"):
+        with pytest.raises(WeftError, match="which process groups and NCCL cannot carry"):
             transport.sender(route(0, Direction.ACTIVATION), Fixed(layout(2)))(values)
         transport.close()
 

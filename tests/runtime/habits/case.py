@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from tests.runtime.habits.between import Change
 from tests.runtime.habits.forms import FORMS
 from tests.runtime.habits.grammar import Layer, built
 from tests.runtime.habits.short import Short
@@ -136,6 +137,7 @@ class Training(Short):
     is_weighted  whether microbatches count differently
     is_cast      whether every step runs under autocast
     offload      how much of what forwards keep is on the host until their backwards
+    changes      what is done to layers between steps, where they are
     """
 
     optimizer: str = "momentum"
@@ -145,6 +147,7 @@ class Training(Short):
     is_weighted: bool = False
     is_cast: bool = False
     offload: str | float = "none"
+    changes: tuple[Change, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, repr=False)

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils import _pytree as pytree
 
+from tests.runtime.habits.between import changed
 from tests.runtime.habits.case import GRAPHS, Case
 from tests.runtime.habits.forms import Record
 from weft import runtime
@@ -155,6 +156,33 @@ def prefix_of(case: Case, stage: int) -> str:
     return "" if case.model.is_split else str(stage)
 
 
+# layers, by their number
+
+
+def _within(module: nn.Module, path: str) -> nn.Module:
+    return module.get_submodule(path)
+
+
+def _layer_in(case: Case, stages: Sequence[nn.Module], layer: int) -> nn.Module:
+    stage = case.model.stage_of(layer)
+    return _within_stage(case, stages[stage], layer)
+
+
+def _layers_in(case: Case, run: Pipeline, layer: int) -> list[nn.Module]:
+    """Its copies that this process has."""
+    wanted = case.model.stage_of(layer)
+    return [
+        _within_stage(case, module, layer)
+        for (_, stage), module in run.modules.items()
+        if stage == wanted
+    ]
+
+
+def _within_stage(case: Case, module: nn.Module, layer: int) -> nn.Module:
+    path = case.paths[layer]
+    return module.get_submodule(path if case.model.is_split else path.partition(".")[2])
+
+
 # settings
 
 
@@ -197,6 +225,7 @@ def plain(case: Case) -> Trace:
     make = optimizer_of(case)
     optimizer = make(whole.named_parameters()) if make else None
     for number, action in enumerate(case.training.steps):
+        changed(case.training.changes, number, lambda layer: [_within(whole, case.paths[layer])])
         with casting(case):
             if action == "evaluate":
                 losses = _evaluated(case, whole, draw, number)
@@ -283,6 +312,7 @@ def reference(case: Case) -> Trace:
     stages = stages_of(case)
     trace, run = Trace(), _reference(case, stages)
     for number, action in enumerate(case.training.steps):
+        changed(case.training.changes, number, lambda layer: [_layer_in(case, stages, layer)])
         if action != "evaluate":
             with casting(case):
                 batch, target = case.batch(number)
@@ -322,6 +352,7 @@ def pipeline(case: Case, trace: Trace, transport: Any = "auto") -> Trace:
         **more,
     )
     for number, action in enumerate(case.training.steps):
+        changed(case.training.changes, number, lambda layer: _layers_in(case, run, layer))
         batch, target = case.batch(number)
         with casting(case):
             if action == "evaluate":

@@ -14,6 +14,7 @@ from random import Random
 from hypothesis import strategies as st
 from torch import nn
 
+from tests.runtime.habits.between import CHANGES, Change
 from tests.runtime.habits.case import GRAPHS, LOSSES, Case, Model, Plan, Training
 from tests.runtime.habits.forms import DATA, FORMS
 from tests.runtime.habits.grammar import HABITS, WORD_HABITS, Layer, line_of
@@ -52,7 +53,10 @@ def drawn(number: int) -> Case:
     kind = random.choices(("chain", "graph", "asynchronous"), (8, 1, 1))[0]
     plan = {"chain": _chain, "graph": _graph, "asynchronous": _asynchronous}[kind](random)
     model = _traced(Random(-number), _model(random, plan))
-    return Case(model, plan, _training(random, model, is_asynchronous=kind == "asynchronous"))
+    training = _training(random, model, is_asynchronous=kind == "asynchronous")
+    if kind != "asynchronous" and not model.is_traced:
+        training = _changed(Random(~number << 1), model, training)
+    return Case(model, plan, training)
 
 
 def cases() -> st.SearchStrategy[Case]:
@@ -202,3 +206,20 @@ def _training(random: Random, model: Model, *, is_asynchronous: bool) -> Trainin
         is_cast=model.dtype == "float32" and _happens(random, 0.5),
         offload=random.choice(("all", "auto", 0.5)) if _happens(random, 0.25) else "none",
     )
+
+
+def _changed(random: Random, model: Model, training: Training) -> Training:
+    """Now and then a user does something to layers between steps, of which no other has a part."""
+    shared = {layer.same_as for layer in model.layers} | {layer.tied_to for layer in model.layers}
+    own = [
+        index
+        for index, layer in enumerate(model.layers)
+        if index not in shared and layer.same_as is None and layer.tied_to is None
+    ]
+    if not own or not _happens(random, 0.25):
+        return training
+    changes = [
+        Change(random.randrange(len(training.steps)), random.choice([*CHANGES]), random.choice(own))
+        for _ in range(random.randint(1, 3))
+    ]
+    return replace(training, changes=tuple(changes))

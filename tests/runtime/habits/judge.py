@@ -68,11 +68,13 @@ def judge(case: Case) -> Verdict:
 def failure(case: Case, error: Exception, found: Trace) -> Verdict:
     """A refusal is an error of Weft's own, and not one that wraps whatever went wrong.
 
-    It comes before any weight has changed, but asynchronous stages may be ahead.
+    It comes before any weight has changed, unless the user has changed a module by then; but
+    asynchronous stages may be ahead.
     """
     if not isinstance(error, WeftError) or re.search(r"device \d+ failed", str(error)):
         return Verdict("wrong", (f"pipeline fails: {_text(error)}",))
-    if found.updates and not case.is_asynchronous:
+    is_due = not case.is_asynchronous and not case.training.changes
+    if found.updates and is_due:
         return Verdict("wrong", (f"refused after weights have changed: {_text(error)}",))
     return Verdict("refused", (_text(error),))
 

@@ -59,6 +59,7 @@ def features(case: Case) -> frozenset[str]:
         "weighted": training.is_weighted,
         "offload": training.offload != "none",
     }
+    found |= {f"change {change.what}" for change in training.changes}
     return frozenset(found | {name for name, holds in shown.items() if holds})
 
 
@@ -193,6 +194,8 @@ def _trainings(training: Training) -> Iterator[Training]:
     yield replace(training, offload="none")
     if training.offload != "none":
         yield replace(training, offload="all")
+    for change in training.changes:
+        yield replace(training, changes=tuple(one for one in training.changes if one != change))
     for index in range(len(training.steps)):
         steps = (*training.steps[:index], *training.steps[index + 1 :])
         if steps:

@@ -84,8 +84,7 @@ class Lanes:
         self._drive.finish()
 
     def _go_on(self, plan: Plan, recording: Recording) -> None:
-        if self._transport.is_ordered:
-            self._transport.go_on(plan.incoming, plan.outgoing)
+        self._transport.go_on(plan.incoming, plan.outgoing)
         recording.begin()
         self._drive.run(plan, 0, recording)
 

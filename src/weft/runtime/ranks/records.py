@@ -30,7 +30,8 @@ class Record(IntEnum):
     PARTED = 10  # the sender has let go of the receiver's memory
     LAYOUT = 11  # of the batch of a run, for a rank that is given none
     COUNT = 12  # valid targets of a replica
-    NEWS = 13  # another record, which travels along the tree
+    DESCRIBED = 13  # the layouts of a run's messages that come otherwise
+    NEWS = 14  # another record, which travels along the tree
 
 
 class News(NamedTuple):

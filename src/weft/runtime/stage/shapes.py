@@ -1,7 +1,8 @@
 """Shapes: those of all values that pass between stages, and their types, without computing any.
 
 Where a stage has no outline, its shapes are not known, and travel with the messages; so do those of
-gradients in a first run, as only that shows which of them there are.
+gradients in a first run, as only that shows which of them there are. Of what a stage returns, the
+rank that has it knows best.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from weft.runtime.stage.values import Carries, Structure, Value
 from weft.runtime.transport.message import Layout, Message, Shapes, layout_of
 
 Outlines: TypeAlias = list[Outline | None]  # of every stage
-Edge: TypeAlias = tuple[int, object]  # and what its microbatch is like
+Edge: TypeAlias = tuple[int, Layout]  # and what is sent along it
 
 
 class StageShapes:
@@ -51,14 +52,15 @@ class StageShapes:
         self._known: dict[object, Outlines] = {}
         self._judged: set[object] = set()  # what the loss was tried with
         self._keys: dict[int, object] = {}  # of the microbatches at hand
+        self._learned: dict[Message, Layout | None] = {}  # by other ranks, in the run at hand
         self._gradients: dict[Edge, Layout] = {}
-        self._seen: dict[Edge, Layout | None] = {}  # in the run at hand; None where they differ
+        self._seen: dict[Edge, Layout] = {}  # in the run at hand
 
     def begin(self, inputs: Sequence[Value], targets: Sequence[Value] | None) -> None:
         """Take a run's microbatches; refuse shapes that do not fit the stages or the loss."""
         self._keys.clear()
-        known = {edge: layout for edge, layout in self._seen.items() if layout is not None}
-        self._gradients.update(known)
+        for edge, layout in self._seen.items():
+            self._gradients[edge] = _joined(self._gradients.get(edge, layout), layout)
         self._seen.clear()
         self.go_on(range(len(inputs)), inputs, targets)
 
@@ -124,16 +126,25 @@ class StageShapes:
         outline = self._known[self._keys[message.microbatch]][edge[0]]
         return None if outline is None else outline.layout(self.carries.get(edge))
 
+    def learn_activation(self, message: Message, layout: Layout | None) -> None:
+        """Take what another rank knows of what it sends."""
+        self._learned[message] = layout
+
     def gradient(self, message: Message) -> Layout | None:
-        if self.activation(message) is None:
-            return None  # shapes depend on the data
-        return self._gradients.get((message.edge, self._keys[message.microbatch]))
+        edge = self._edge(message)
+        return None if edge is None else self._gradients.get(edge)
 
     def see_gradient(self, message: Message, layout: Layout) -> None:
-        """Both ends see the same in a run, and know it in the next."""
-        edge = (message.edge, self._keys[message.microbatch])
-        if self._seen.setdefault(edge, layout) != layout:
-            self._seen[edge] = None
+        """Both ends see the same in a run, and know in the next what there may be."""
+        edge = self._edge(message)
+        if edge is not None:
+            self._seen[edge] = _joined(self._seen.get(edge, layout), layout)
+
+    def _edge(self, gradient: Message) -> Edge | None:
+        """The same at both ends; nothing where shapes depend on the data."""
+        message = gradient._replace(direction=Direction.ACTIVATION)
+        layout = self._learned[message] if message in self._learned else self.activation(message)
+        return None if layout is None else (message.edge, layout)
 
     def _way(self) -> object:
         """What changes how stages run, besides shapes: modes, what learns, and autocast."""
@@ -196,23 +207,38 @@ class StageShapes:
         return InputError(f"{where} does not fit a microbatch of shape {shapes}: {error}")
 
 
+def _joined(one: Layout, other: Layout) -> Layout:
+    """Gradients of the same value, of which some were not computed."""
+    return tuple([b if a is None else a for a, b in zip(one, other, strict=True)])
+
+
 class _Activation:
+    is_agreed = False
+
     def __init__(self, shapes: StageShapes, message: Message) -> None:
         self._shapes, self._message = shapes, message
 
     def __call__(self) -> Layout | None:
         return self._shapes.activation(self._message)
 
+    def learn(self, layout: Layout | None) -> None:
+        self._shapes.learn_activation(self._message, layout)
+
     def see(self, layout: Layout) -> None:
         """Outlines say all that is known."""
 
 
 class _Gradient:
+    is_agreed = True
+
     def __init__(self, shapes: StageShapes, message: Message) -> None:
         self._shapes, self._message = shapes, message
 
     def __call__(self) -> Layout | None:
         return self._shapes.gradient(self._message)
+
+    def learn(self, layout: Layout | None) -> None:
+        """Nobody knows more."""
 
     def see(self, layout: Layout) -> None:
         self._shapes.see_gradient(self._message, layout)

@@ -22,12 +22,7 @@ __all__ = ["OrderedTransport", "Transport", "meeting"]
 
 
 class Transport(Protocol):
-    """What the executors of one process need of the world.
-
-    `is_ordered` where `go_on` has to know the order in which other devices send.
-    """
-
-    is_ordered: bool
+    """What the executors of one process need of the world."""
 
     def sender(self, route: Route, shapes: Shapes) -> Send:
         """A call that hands values over; they may be changed by nobody from then on."""

@@ -42,7 +42,6 @@ class Compressed:
 
     def __init__(self, transport: Transport, by_edge: Sequence[Compression | None]) -> None:
         self._transport, self._by_edge = transport, by_edge
-        self.is_ordered = transport.is_ordered
 
     def sender(self, route: Route, shapes: Shapes) -> Send:
         dtype = self._dtype(route.message)
@@ -107,10 +106,14 @@ class PackedShapes:
 
     def __init__(self, shapes: Shapes, dtype: torch.dtype) -> None:
         self._shapes, self._dtype = shapes, dtype
+        self.is_agreed = shapes.is_agreed
 
     def __call__(self) -> Layout | None:
         layout = self._shapes()
         return None if layout is None else packed_layout(layout, self._dtype)
+
+    def learn(self, layout: Layout | None) -> None:
+        self._shapes.learn(None if layout is None else unpacked_layout(layout))
 
     def see(self, layout: Layout) -> None:
         self._shapes.see(unpacked_layout(layout))

@@ -9,7 +9,6 @@ use the same channel begin transfers one by one, and wait for them at the same t
 from __future__ import annotations
 
 import datetime
-from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
 
@@ -17,16 +16,14 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from weft.errors import RankError, WeftError
+from weft.errors import RankError
 from weft.ir.kinds import Direction
 from weft.runtime.ranks.mesh import Mesh
-from weft.runtime.ranks.records import Record
 from weft.runtime.ranks.window import Windows
-from weft.runtime.stage.values import Structure
 from weft.runtime.transport.channel import Channel, Incoming, Outgoing, Posted, Sent
+from weft.runtime.transport.descriptions import Descriptions
 from weft.runtime.transport.groups import Gloo, reason_of
 from weft.runtime.transport.message import (
-    NAME,
     Layout,
     Message,
     Receive,
@@ -35,11 +32,6 @@ from weft.runtime.transport.message import (
     Shapes,
     TensorShape,
     Values,
-    layout_of,
-    name_in,
-    named,
-    read,
-    written,
 )
 
 AHEAD = 4  # receives of a channel that are posted before they are needed
@@ -49,8 +41,6 @@ FOREVER = datetime.timedelta(days=365)
 
 class Grouped:
     """Messages through process groups; several threads may send and receive, each its own."""
-
-    is_ordered = True
 
     def __init__(
         self,
@@ -64,30 +54,19 @@ class Grouped:
         self._numbers = numbers  # that microbatches and copies have
         self._outgoing: dict[Channel, Outgoing] = {}
         self._incoming: dict[Channel, Incoming] = {}
-        self._shapes: dict[Message, Shapes] = {}
+        self._described = Descriptions(mesh)
         self._posted: dict[Message, list[Posted]] = {}
-        self._headers: dict[Message, deque[bytes]] = {}
         self._unsent: dict[Message, Route] = {}
         self._unheard: set[Message] = set()  # gradients of which it is not known who is there
-        mesh.handle(Record.HEADER, self._on_header)
 
     def sender(self, route: Route, shapes: Shapes) -> Send:
-        message, destination = route.message, route.destination
-        self._shapes[message] = shapes
+        self._described.add(route, shapes)
         outgoing = self._to(route)
-        window = self._windows[route.source, destination]
+        window = self._windows[route.source, route.destination]
 
         def send(values: Values) -> None:
-            self._unsent.pop(message, None)
-            found, known = layout_of(values), shapes()
-            if known is None or message.direction is Direction.GRADIENT:
-                shapes.see(found)
-                self._mesh.send(destination, Record.HEADER, named(message) + written(found))
-            if known is None:
-                known = found
-            elif not _is_within(found, known):
-                raise _changed(route, known, found)
-            self._send(route, known, values)
+            self._unsent.pop(route.message, None)
+            self._send(route, self._described.sent(route, values), values)
             while sent := outgoing.oldest(window * max(1, len(values))):
                 self._finish_sent(sent)
 
@@ -95,25 +74,21 @@ class Grouped:
 
     def receiver(self, route: Route, shapes: Shapes) -> Receive:
         message = route.message
-        self._shapes[message] = shapes
+        self._described.add(route, shapes)
         incoming = self._from(route)
 
         def receive() -> Values:
-            values: list[Tensor | Structure | None] = []
-            for work, value in self._taken(route, incoming):
+            posted = self._taken(route, incoming)
+            for work, _ in posted:
                 if work is not None:
                     self._finish(work, route, str(route))
-                values.append(value)
+            values: Values = [value for _, value in posted]
             self._check(route)
             if message in self._unheard:
                 self._unheard.discard(message)
-                sent = read(self._header(route))
-                shapes.see(sent)
-                values = [
-                    None if entry is None else v for v, entry in zip(values, sent, strict=True)
-                ]
+                values = self._described.there(route, values)
             with incoming.lock:
-                self._post_next(incoming)
+                self._post_ahead(incoming, least=1)
             return values
 
         return receive
@@ -125,12 +100,12 @@ class Grouped:
         self.go_on(sorted(incoming, key=lambda route: route.turn), outgoing)
 
     def go_on(self, incoming: Sequence[Route], outgoing: Sequence[Route]) -> None:
+        self._described.begin(outgoing)
         for route in incoming:
             self._from(route).coming.append(route)
         self._unsent.update((route.message, route) for route in outgoing)
         for channel in self._of_messages():
-            for _ in range(AHEAD - channel.ahead):
-                self._post_next(channel)
+            self._post_ahead(channel, least=0)
 
     def _of_messages(self) -> list[Incoming]:
         """The channels of what is announced; gradients and weights of copies may be under way."""
@@ -146,11 +121,11 @@ class Grouped:
         while self._unsent:
             _, route = self._unsent.popitem()  # or the thread that is about to send it has it
             with suppress(RankError):  # that one has ended
-                self._send(route, self._shapes[route.message]() or (), ())
+                self._send(route, self._described.likely(route) or (), ())
         for channel in self._incoming.values():
             with suppress(RankError), channel.lock:
-                while channel.coming and self._shapes[channel.coming[0].message]() is not None:
-                    self._post(channel)
+                while channel.coming and (layout := self._described.likely(channel.coming[0])):
+                    self._post(channel, channel.coming.popleft(), layout)
 
     def close(self) -> None:
         for under_way in (self._outgoing, self._incoming, self._posted, self._unsent):
@@ -185,28 +160,34 @@ class Grouped:
         """This receive, posted after all that the other end sends before it."""
         with incoming.lock:
             while incoming.coming and route.message not in self._posted:
-                self._post(incoming)
+                self._post_first(incoming)
             if route.message not in self._posted:
                 incoming.coming.append(route)
-                self._post(incoming)
+                self._post_first(incoming)
             incoming.ahead -= 1
             return self._posted.pop(route.message)
 
-    def _post_next(self, incoming: Incoming) -> None:
-        """Post the next receive of a channel, where its layout is known."""
-        if incoming.coming and self._shapes[incoming.coming[0].message]() is not None:
-            self._post(incoming)
+    def _post_ahead(self, incoming: Incoming, *, least: int) -> None:
+        """Post the next receives of a channel, as far as their layouts are known by now.
 
-    def _post(self, incoming: Incoming) -> None:
+        At least one for each that was taken, or other threads would wait for one of its readers.
+        """
+        for _ in range(max(least, AHEAD - incoming.ahead)):
+            if not incoming.coming or self._described.known(incoming.coming[0]) is None:
+                return
+            self._post_first(incoming)
+
+    def _post_first(self, incoming: Incoming) -> None:
+        """Post the next receive of a channel, once its layout is known."""
         route = incoming.coming.popleft()
+        layout, is_heard = self._described.coming(route)
+        if route.message.direction is Direction.GRADIENT and not is_heard:
+            self._unheard.add(route.message)
+        self._post(incoming, route, layout)
+
+    def _post(self, incoming: Incoming, route: Route, layout: Layout) -> None:
         message = route.message
         line = self._groups.lines[route.source, route.destination, message.direction]
-        layout = self._shapes[message]()
-        if layout is None:
-            layout = read(self._header(route))
-            self._shapes[message].see(layout)
-        elif message.direction is Direction.GRADIENT:
-            self._unheard.add(message)
         posted = []
         for place, entry in enumerate(layout):
             if not isinstance(entry, TensorShape):
@@ -221,18 +202,6 @@ class Grouped:
             posted.append(Posted(work, tensor))
         self._posted[message] = posted
         incoming.ahead += 1
-
-    def _header(self, route: Route) -> bytes:
-        arrived = self._headers_of(route.message)
-        self._mesh.wait(arrived.__len__, lambda: str(route), route.source)
-        return arrived.popleft()
-
-    def _on_header(self, _: int, content: bytes) -> None:
-        self._headers_of(name_in(content)).append(content[NAME.size :])
-
-    def _headers_of(self, message: Message) -> deque[bytes]:
-        """Where they arrive; in one operation of the table, as any thread may be first."""
-        return self._headers.setdefault(message, deque())
 
     def _tag(self, message: Message, place: int) -> int:
         return (message.edge * MOST_VALUES + place) * self._numbers + message.microbatch
@@ -267,28 +236,6 @@ class Grouped:
 def _real(tensor: Tensor) -> Tensor:
     """The same memory in numbers that every group can carry."""
     return torch.view_as_real(tensor) if tensor.is_complex() else tensor
-
-
-def _is_within(found: Layout, known: Layout) -> bool:
-    """Whether what is sent is what the other end expects, but for what is not there."""
-    pairs = zip(found, known, strict=False)
-    return len(found) == len(known) and all(one in (None, other) for one, other in pairs)
-
-
-def _changed(route: Route, known: Layout, found: Layout) -> WeftError:
-    """What is sent is not what the other end expects."""
-    wanted = [
-        " ".join(map(str, entry)) if isinstance(entry, TensorShape) else str(entry)
-        for entry in known
-    ]
-    sent = [
-        " ".join(map(str, entry)) if isinstance(entry, TensorShape) else str(entry)
-        for entry in found
-    ]
-    return WeftError(
-        f"{route} was to be {wanted} and is {sent}: values change from microbatch to microbatch,"
-        f" which process groups cannot carry; on one host use transport='shared'"
-    )
 
 
 def _reading(route: Route) -> str:

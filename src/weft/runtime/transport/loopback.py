@@ -14,8 +14,6 @@ from weft.runtime.transport.message import Message, Receive, Route, Send, Shapes
 class Loopback:
     """A message is a place in a table; `is_crossing` where its reader may be on another stream."""
 
-    is_ordered = False
-
     def __init__(self, *, is_crossing: bool = False) -> None:
         self._is_crossing = is_crossing
         self._waiting: dict[Message, tuple[Values, list[int]]] = {}

@@ -72,10 +72,18 @@ Layout: TypeAlias = tuple[TensorShape | Structure | None, ...]
 
 
 class Shapes(Protocol):
-    """The shapes of a message in the run at hand."""
+    """The shapes of a message in the run at hand.
+
+    `is_agreed` where both ends know the same of them; else what its sender knows counts.
+    """
+
+    is_agreed: bool
 
     def __call__(self) -> Layout | None:
         """What is known of them before it is sent."""
+
+    def learn(self, layout: Layout | None) -> None:
+        """What its sender knows of them."""
 
     def see(self, layout: Layout) -> None:
         """What they were, where that was not known."""
@@ -84,11 +92,16 @@ class Shapes(Protocol):
 class Fixed:
     """Shapes that never change."""
 
+    is_agreed = True
+
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
 
     def __call__(self) -> Layout:
         return self._layout
+
+    def learn(self, layout: Layout | None) -> None:
+        """They are known."""
 
     def see(self, layout: Layout) -> None:
         """They are known."""
@@ -97,8 +110,13 @@ class Fixed:
 class Unknown:
     """Shapes that travel with every message."""
 
+    is_agreed = True
+
     def __call__(self) -> None:
         """Never known before."""
+
+    def learn(self, layout: Layout | None) -> None:
+        """Nobody knows them before."""
 
     def see(self, layout: Layout) -> None:
         """The next message may differ."""

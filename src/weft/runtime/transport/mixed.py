@@ -29,8 +29,6 @@ IsFar: TypeAlias = Callable[[int, int], bool]  # of a source and a destination
 class Mixed:
     """Two transports, one for what is near and one for what is far."""
 
-    is_ordered = False
-
     def __init__(self, near: Transport, far: OrderedTransport, is_far: IsFar) -> None:
         self._near, self.far, self._is_far = near, far, is_far
 

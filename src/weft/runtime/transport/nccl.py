@@ -21,15 +21,13 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from weft.errors import WeftError
 from weft.ir.kinds import Direction
 from weft.runtime.device.accelerator import Accelerator
 from weft.runtime.ranks.mesh import Mesh
-from weft.runtime.ranks.records import Record
 from weft.runtime.stage.values import Structure
 from weft.runtime.transport.communicators import GLANCE, PATIENCE, Communicators, Guard
+from weft.runtime.transport.descriptions import Descriptions
 from weft.runtime.transport.message import (
-    NAME,
     Layout,
     Meet,
     Message,
@@ -40,11 +38,6 @@ from weft.runtime.transport.message import (
     Shapes,
     TensorShape,
     Values,
-    layout_of,
-    name_in,
-    named,
-    read,
-    written,
 )
 
 Op: TypeAlias = tuple[bool, Tensor, int]  # whether it sends, what, and to or from whom
@@ -103,8 +96,6 @@ class TransferGroup:
 class Nccl:
     """Messages in groups; whoever receives one has posted it before."""
 
-    is_ordered = False
-
     def __init__(
         self,
         mesh: Mesh,
@@ -118,25 +109,19 @@ class Nccl:
         self._under_way: deque[TransferGroup] = deque()  # oldest first
         self._guard = Guard(mesh, communicators)
         self._posted: dict[Message, deque[Expected]] = {}
-        self._headers: dict[Message, deque[bytes]] = {}
+        self._described = Descriptions(mesh)
         self._offered: dict[tuple[Message, int], TransferGroup] = {}  # sums, by destination
-        mesh.handle(Record.HEADER, self._on_header)
 
     def sender(self, route: Route, shapes: Shapes) -> Send:
         message, destination, is_sum = route.message, route.destination, _is_sum(route)
+        self._described.add(route, shapes)
 
         def send(values: Values) -> None:
-            found, known = layout_of(values), shapes()
-            if known is None or message.direction is Direction.GRADIENT:
-                shapes.see(found)
-                self._mesh.send(destination, Record.HEADER, named(message) + written(found))
-            if known is not None and not _is_within(found, known):
-                raise _changed(route, known, found)
-            group = self._group
+            layout, group = self._described.sent(route, values), self._group
             if is_sum:  # launched with what comes in return
                 group = self._offered[message, destination] = TransferGroup()
             stream: Any = self._accelerator.entered
-            for value, entry in zip(values, known or found, strict=True):
+            for value, entry in zip(values, layout, strict=False):
                 if isinstance(entry, TensorShape):
                     tensor = self._sent(value, entry)
                     tensor.record_stream(stream)
@@ -147,13 +132,10 @@ class Nccl:
     def poster(self, route: Route, shapes: Shapes) -> Post:
         """What puts a receive into the group at hand."""
         posted = self._queue(route.message)
+        self._described.add(route, shapes)
 
         def post() -> None:
-            layout = shapes()
-            is_heard = layout is None
-            if layout is None:
-                layout = read(self._header(route))
-                shapes.see(layout)
+            layout, is_heard = self._described.coming(route)
             values = self._received(layout, route.source, self._group)
             posted.append(Expected(values, self._group, is_heard))
 
@@ -163,11 +145,11 @@ class Nccl:
         message, posted = route.message, self._queue(route.message)
 
         def receive() -> Values:
-            values, group, is_heard = posted.popleft()
+            expected, group, is_heard = posted.popleft()
             self._wait(group)
+            values: Values = expected
             if message.direction is Direction.GRADIENT and not is_heard:
-                sent = read(self._header(route))
-                values = [None if e is None else v for v, e in zip(values, sent, strict=True)]
+                values = self._described.there(route, values)
             return self._handed(values)
 
         return receive
@@ -191,7 +173,8 @@ class Nccl:
             for offer in offers:
                 group.join(self._offered.pop(offer))
             found = [
-                self._received(read(self._header(route)), route.source, group) for route in incoming
+                self._received(self._described.header(route), route.source, group)
+                for route in incoming
             ]
             self._launch(group, self._communicators.sums)
             self._wait(group)
@@ -210,9 +193,11 @@ class Nccl:
         self._offered.clear()
         for posted in self._posted.values():
             posted.clear()
+        self.go_on(incoming, outgoing)
 
     def go_on(self, incoming: Sequence[Route], outgoing: Sequence[Route]) -> None:
-        """The program has posted all that it needs."""
+        """The program posts its receives itself."""
+        self._described.begin(outgoing)
 
     def end(self) -> None:
         """Nobody waits for what was sent."""
@@ -273,7 +258,7 @@ class Nccl:
                 time.sleep(GLANCE)
             raise
 
-    def _handed(self, values: list[Tensor | Structure | None]) -> Values:
+    def _handed(self, values: Values) -> Values:
         stream: Any = self._accelerator.entered
         for value in values:
             if isinstance(value, Tensor):
@@ -283,27 +268,6 @@ class Nccl:
     def _queue(self, message: Message) -> deque[Expected]:
         return self._posted.setdefault(message, deque())
 
-    def _header(self, route: Route) -> bytes:
-        arrived = self._headers.setdefault(route.message, deque())
-        self._mesh.wait(arrived.__len__, lambda: str(route), route.source)
-        return arrived.popleft()
-
-    def _on_header(self, _: int, content: bytes) -> None:
-        self._headers.setdefault(name_in(content), deque()).append(content[NAME.size :])
-
 
 def _is_sum(route: Route) -> bool:
     return route.message.direction is Direction.BOTH
-
-
-def _is_within(found: Layout, known: Layout) -> bool:
-    """Whether what is sent is what the other end expects, but for what is not there."""
-    pairs = zip(found, known, strict=False)
-    return len(found) == len(known) and all(one in (None, other) for one, other in pairs)
-
-
-def _changed(route: Route, known: Layout, found: Layout) -> WeftError:
-    return WeftError(
-        f"{route} was to be {known} and is {found}: values change from microbatch to microbatch,"
-        f" which NCCL cannot carry; on one host use transport='peer'"
-    )

@@ -45,8 +45,6 @@ class Shared:
     and one more message for each further thread at most.
     """
 
-    is_ordered = False
-
     def __init__(self, mesh: Mesh, windows: Windows, memory: BlockMemory | None = None) -> None:
         self._mesh, self._windows, self._memory = mesh, windows, memory or HostMemory()
         self._free: dict[int, dict[int, list[Block]]] = defaultdict(lambda: defaultdict(list))

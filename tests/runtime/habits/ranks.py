@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from tests.runtime.habits.case import Case
 from tests.runtime.habits.contenders import Trace, pipeline, plain
+from tests.runtime.habits.grammar import Carried
 from tests.runtime.habits.judge import Verdict, compared, failure
 from tests.runtime.ranks import run
 from weft.errors import RankError
@@ -71,8 +72,11 @@ def _judged(case: Case, shares: Sequence[Share], wanted: Trace) -> Verdict:
 
 def _first_name(case: Case, name: str) -> str:
     """The first name of a module that several stages share, of which each rank has its own."""
-    paths = case.paths
-    for path, layer in zip(paths, case.model.layers, strict=True):
-        if layer.same_as is not None and (name == path or name.startswith(f"{path}.")):
-            return paths[layer.same_as] + name.removeprefix(path)
+    cores = [
+        f"{path}.inner" if isinstance(module, Carried) else path
+        for path, module in zip(case.paths, case.modules(), strict=True)
+    ]
+    for core, layer in zip(cores, case.model.layers, strict=True):
+        if layer.same_as is not None and (name == core or name.startswith(f"{core}.")):
+            return cores[layer.same_as] + name.removeprefix(core)
     return name

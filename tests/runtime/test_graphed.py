@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ from weft.lower import recompute
 from weft.runtime import Pipeline, split
 from weft.runtime.criterion import Criterion
 from weft.runtime.losses import LossShare
+from weft.runtime.stage.capturable import way_of_loss
 from weft.runtime.stage.graphed import MOST_SIGNATURES, Graphed
 from weft.runtime.stage.randomness import Draw
 from weft.runtime.stage.role import Role
@@ -575,3 +577,75 @@ def test_graphs_need_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_programs_whose_stages_cannot_be_replayed(program: Program, why: str) -> None:
     with pytest.raises(InputError, match=why):
         Pipeline(slices(program), program, loss=squared, optimizer=plain_descent, graphs=True)
+
+
+class Weighted(nn.Module):
+    """A loss with a number that its user changes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.factor = 1.0
+
+    def forward(self, output: Tensor, target: Tensor) -> Tensor:
+        return self.factor * squared(output, target)
+
+
+class Plainly:
+    """The same, as an object with a method."""
+
+    def __init__(self) -> None:
+        self.factor = 1.0
+
+    def loss(self, output: Tensor, target: Tensor) -> Tensor:
+        return self.factor * squared(output, target)
+
+
+def as_a_module() -> tuple[Any, Any]:
+    made = Weighted()
+    return made, made
+
+
+def as_a_method() -> tuple[Any, Any]:
+    made = Plainly()
+    return made.loss, made
+
+
+def as_a_closure() -> tuple[Any, Any]:
+    made = Weighted()
+    return (lambda output, target: made(output, target)), made
+
+
+def as_a_partial() -> tuple[Any, Any]:
+    made = Weighted()
+    return partial(_judged, made), made
+
+
+def _judged(made: Weighted, output: Tensor, target: Tensor) -> Tensor:
+    found: Tensor = made(output, target)
+    return found
+
+
+@pytest.mark.parametrize("make", [as_a_module, as_a_method, as_a_closure, as_a_partial])
+def test_what_changes_in_a_loss_between_steps_counts(make: Callable[[], tuple[Any, Any]]) -> None:
+    def losses(*, graphs: bool) -> list[float]:
+        loss, changed = make()
+        program, found = program_of("1f1b"), []
+        pipeline = Pipeline(
+            slices(program), program, loss=loss, optimizer=plain_descent, graphs=graphs
+        )
+        for step, (batch, target) in enumerate(batches(8, 6)):
+            changed.factor = 2.0 if step == 4 else 1.0
+            found.append(pipeline.step(batch, target).loss.item())
+        return found
+
+    assert losses(graphs=True) == losses(graphs=False)
+    assert any(one.replays for one in made)
+
+
+def test_a_function_that_has_closed_over_itself_is_looked_at_once() -> None:
+    factor = 2.0
+
+    def again(output: Tensor, target: Tensor, depth: int = 0) -> Tensor:
+        return again(output, target, 1) if not depth else factor * squared(output, target)
+
+    assert list(way_of_loss(again).values()) == [factor]

@@ -279,6 +279,78 @@ def test_an_error_that_nobody_else_has_caused_is_passed_on() -> None:
         transport.close()
 
 
+def waiting_for_a_stalled_rank(transport: Nccl, both: Communicators) -> None:
+    """A receive that the GPU never gets past, while the host goes on launching."""
+    transport.is_first = both.wires.is_idle = False
+    come = route(0, Direction.ACTIVATION, 1)
+    transport.poster(come, Fixed(layout(2)))()
+    transport.post(True)
+
+
+def test_a_transfer_beyond_the_deadline_is_ended_whatever_its_host_does() -> None:
+    """The host may be in a launch, which waits for as long as the GPU does."""
+    with meshes(2) as (one, other):
+        transport, both = nccl(one)
+        one.deadline = 0.2
+        transport.begin([], [])
+        waiting_for_a_stalled_rank(transport, both)
+        assert both.is_aborted.wait(LONG)
+        reason = "deadline of 0.2 s; device 0 was waiting for a transfer with device 1 on its GPU"
+        for mesh in (one, other):
+            with pytest.raises(RankError, match=reason):
+                mesh.wait(lambda: False, lambda: "news", 1 - mesh.rank)
+        transport.close()
+
+
+def test_between_two_runs_nobody_has_to_come() -> None:
+    with meshes(2) as (one, _):
+        transport, both = nccl(one)
+        one.deadline = 0.0
+        waiting_for_a_stalled_rank(transport, both)
+        assert not both.is_aborted.wait(3 * made.PAUSE)
+        transport.close()
+
+
+class Group:
+    def __init__(self) -> None:
+        self.is_aborted = False
+
+    def abort(self) -> None:
+        self.is_aborted = True
+
+
+def test_what_was_begun_is_aborted_where_ranks_do_not_connect(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A kernel of it may wait for a rank that is gone."""
+    groups, ends, forever = list[Group](), list[object](), Event()
+
+    def begun(*_: object) -> Group:
+        groups.append(Group())
+        return groups[-1]
+
+    for name, what in {"_store": None, "PrefixStore": None, "_group": begun}.items():
+        monkeypatch.setattr(made, name, what or (lambda *_: None))
+    monkeypatch.setattr(torch.cuda, "set_device", lambda _: None)
+    monkeypatch.setattr("atexit.register", ends.append)
+    monkeypatch.setattr(made.Communicators, "_connect", lambda *_: forever.wait(LONG))
+    with meshes(2) as (one, other):
+        Timer(0.2, other.fail, ("device 1 failed: no memory",)).start()
+        with pytest.raises(RankError, match="device 1 failed: no memory"):
+            made.Communicators(one, CPU, [(0, 1)])
+    forever.set()
+    assert [group.is_aborted for group in groups] == [True]
+    assert made._end_soon in ends
+
+
+def test_numbers_that_nccl_does_not_know_travel_as_bytes() -> None:
+    group = TransferGroup()
+    for dtype in (torch.int16, torch.uint32, torch.complex64, torch.bfloat16):
+        group.add(torch.zeros((), dtype=dtype), 1, is_send=True)
+    sent = [(tensor.dtype, tensor.numel()) for _, tensor, _ in group._ops]
+    assert sent == [(torch.uint8, 2), (torch.uint8, 4), (torch.float32, 2), (torch.bfloat16, 1)]
+
+
 def test_a_guard_ends_with_its_pipeline() -> None:
     with meshes(2) as (one, _):
         both = Communicators()

@@ -14,7 +14,7 @@ from tests.runtime.models import adam, batches, layers, squared
 from tests.runtime.ranks import run
 from tests.runtime.test_lowered import parted
 from weft.cost import Cost, Link, Share
-from weft.errors import InputError
+from weft.errors import InputError, WeftError
 from weft.ir.kinds import Kind
 from weft.ir.program import Program
 from weft.lower import Amount, experts, offload, recompute, recompute_early, replicated
@@ -25,6 +25,22 @@ from weft.schedules import REGISTRY, one_f_one_b, zb_h1
 from weft.simulate import simulate
 
 SHARED: dict[str, Any] = {"loss": squared, "optimizer": adam, "seed": 3}
+
+
+class Failing(nn.Module):
+    """Fails at its third microbatch, when asked to."""
+
+    is_failing = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.line, self.calls = nn.Linear(8, 8), 0
+
+    def forward(self, value: Any) -> Any:
+        self.calls += 1
+        if self.is_failing and self.calls % 4 == 3:
+            raise ValueError("no")
+        return self.line(value).relu()
 
 
 class Trained:
@@ -193,3 +209,21 @@ def costs_of_their_own(seconds: list[float]) -> int:
 
 def test_all_ranks_offload_by_the_cost_of_the_first() -> None:
     assert run(2, costs_of_their_own, [0.1, 100.0]) == [4, 4]
+
+
+def test_memory_of_the_host_is_given_back_by_steps_that_fail() -> None:
+    plain = one_f_one_b(devices=2, microbatches=4)
+    program = offload(simulate(plain, Share().cost(plain)), amount="all")
+    failing = Failing()
+    stages = [nn.Sequential(nn.Linear(8, 8), nn.ReLU()), failing]
+    ((batch, target),) = batches(8, 1)
+    with Pipeline(stages, program, loss=squared, optimizer=adam) as pipeline:
+        pipeline.step(batch, target)
+        taken = pipeline._parts._blocks.made
+        for _ in range(3):
+            failing.is_failing, failing.calls = True, 0
+            with pytest.raises(WeftError, match="no"):
+                pipeline.step(batch, target)
+        failing.is_failing = False
+        pipeline.step(batch, target)
+        assert 0 < pipeline._parts._blocks.made == taken

@@ -81,6 +81,30 @@ def test_the_watcher_hands_on_what_nobody_asks_for(watched: Late) -> None:
         assert is_there.wait(LONG)
 
 
+def test_where_nobody_watches_or_asks_numbers_do_not_pile_up() -> None:
+    readouts, found = Late(), list[list[float]]()
+    for number in range(3):
+        readouts.add(torch.tensor([float(number)]), found.append)
+        readouts.events[-1].is_reached = True
+    assert found == [[0.0], [1.0]]
+    assert len(readouts._pending) == 1
+
+
+def test_whoever_asks_learns_why_the_watcher_has_ended(watched: Late) -> None:
+    def spoilt(_: list[float]) -> None:
+        raise ValueError("spoilt")
+
+    watched.add(torch.zeros(1), spoilt)
+    watcher = watched._watcher
+    assert watcher is not None
+    watched.events[-1].is_reached = True
+    watcher.join(LONG)
+    with pytest.raises(ValueError, match="spoilt"):
+        watched.settle("it")
+    with pytest.raises(ValueError, match="spoilt"):
+        watched.add(torch.zeros(1), spoilt)
+
+
 def test_a_closed_one_watches_no_more() -> None:
     readouts = Late(is_watched=True)
     readouts.add(torch.zeros(1), lambda _: None)

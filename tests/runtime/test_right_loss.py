@@ -76,7 +76,7 @@ class WithCosts:
         logits, costs = output
         return self.entropy(logits, target), costs
 
-    def count(self, target: Tensor) -> int:
+    def count(self, target: Tensor) -> Tensor:
         return self.entropy.count(target)
 
 

@@ -23,7 +23,7 @@ from weft.errors import InputError
 from weft.runtime.batch import Cut, rows_of
 from weft.runtime.criterion import See
 from weft.runtime.feed import GivenData
-from weft.runtime.losses import LossFunction, Parts, count_of
+from weft.runtime.losses import LossFunction, Parts, counts_of
 from weft.runtime.stage.rows import joined
 from weft.runtime.stage.values import Value
 
@@ -83,7 +83,7 @@ class Tally:
         if microbatch not in targets:
             return
         target = targets[microbatch]
-        count, arguments = count_of(self._loss, target), target.to(self._device).arguments
+        (count,), arguments = counts_of(self._loss, [target]), target.to(self._device).arguments
         main, extra = Parts.of(self._loss(output, *arguments))
         found = [_number(name, f(output, *arguments)) for name, f in self._metrics.items()]
         figures = [main, 0.0 if extra is None else extra, *found]

@@ -56,9 +56,9 @@ class CrossEntropy:
             label_smoothing=self.label_smoothing,
         )
 
-    def count(self, target: Tensor) -> int:
-        """How many targets are valid."""
-        return int((self._wanted(target) != self.ignore_index).sum())
+    def count(self, target: Tensor) -> Tensor:
+        """How many targets are valid, on their device."""
+        return (self._wanted(target) != self.ignore_index).sum()
 
     def _wanted(self, target: Tensor) -> Tensor:
         return target[:, 1:] if self.shift else target
@@ -88,7 +88,7 @@ def shares_of(
     equal = [weight / replicas for weight in weights_of(weights, len(targets))]
     if weights is not None or not is_counting(loss):
         return tuple(LossShare(weight, weight) for weight in equal)
-    counts = [count_of(loss, target) for target in targets]
+    counts = counts_of(loss, targets)
     total = total_of(sum(counts))
     return tuple(
         LossShare(count / total if count else None, extra)
@@ -101,11 +101,17 @@ def is_counting(loss: LossFunction) -> bool:
     return callable(getattr(loss, "count", None))
 
 
-def count_of(loss: LossFunction, target: Value) -> int:
-    """The valid targets of a microbatch; its rows, where the loss counts none."""
+def counts_of(loss: LossFunction, targets: Sequence[Value]) -> list[int]:
+    """The valid targets of each microbatch; its rows, where the loss counts none.
+
+    The host waits once for a device that has counted them all.
+    """
     if not is_counting(loss):
-        return rows_of(target)
-    return int(loss.count(*target.arguments))  # type: ignore[attr-defined]
+        return [rows_of(target) for target in targets]
+    found = [loss.count(*target.arguments) for target in targets]  # type: ignore[attr-defined]
+    if all(isinstance(count, Tensor) for count in found):
+        found = torch.stack(found).tolist()
+    return [int(count) for count in found]
 
 
 # what it adds

@@ -134,6 +134,8 @@ def _cuda(index: int) -> Cuda:
 def onto(tensor: Tensor, device: torch.device) -> Tensor:
     """A tensor on a device; a host does not wait for what it hands to a GPU."""
     if device.type == "cuda" and not tensor.is_cuda:
+        if tensor.is_pinned():  # and would be read when its user may have changed it
+            tensor = tensor.clone()
         return tensor.pin_memory().to(device, non_blocking=True)
     return tensor.to(device)
 

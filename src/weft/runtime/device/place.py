@@ -61,6 +61,13 @@ def current(device: torch.device) -> AbstractContextManager[Any]:
     return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
 
 
+def current_device() -> torch.device:
+    """The GPU that is current in this thread, for one that it starts: that begins on the first."""
+    if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        return torch.device("cpu")
+    return torch.device("cuda", torch.cuda.current_device())
+
+
 def refuse_idle_gpus(device: torch.device, backend: str) -> None:
     """Refuse stages that were left on the CPU, where the process group is one of GPUs."""
     if device.type == "cpu" and backend == "nccl":

@@ -21,6 +21,8 @@ from typing import NamedTuple, Protocol, TypeAlias
 import torch
 from torch import Tensor
 
+from weft.runtime.device.place import current, current_device
+
 GLANCE = 2e-4  # seconds between two looks at a device
 LINGER = 1.0  # seconds for which the watcher waits for more
 PATIENCE = 5.0  # seconds for it to end
@@ -64,11 +66,13 @@ class Readouts:
         self._pending: deque[Readout] = deque()
         self._taking, self._changed = Lock(), Condition()
         self._watcher: Thread | None = None
+        self._failure: Exception | None = None  # of the watcher
         self._is_closed = False
         _OPEN.add(self)
 
     def add(self, values: Tensor, then: Then) -> None:
         """Call `then` with these once they are there."""
+        self._check()
         launched = self._launch(values)
         if launched is None:
             then(values.tolist())
@@ -76,11 +80,14 @@ class Readouts:
         self._pending.append(Readout(*launched, then))
         if self._is_watched:
             self._let_watch()
+        else:
+            self._hand_on()  # else what nobody asks for would pile up
 
     def settle(self, what: str) -> None:
         """Wait until all numbers that were launched so far have been handed on."""
         began = time.monotonic()
         while self._pending:
+            self._check()
             self._hand_on()
             if self._pending:
                 self._look(began, what)
@@ -112,20 +119,32 @@ class Readouts:
                 found.then(found.values.tolist())
                 self._pending.popleft()
 
+    def _check(self) -> None:
+        if self._failure is not None:
+            raise self._failure
+
     def _let_watch(self) -> None:
         with self._changed:
             self._changed.notify_all()
             if self._watcher is None and not self._is_closed:
-                self._watcher = Thread(target=self._watch, daemon=True)
+                self._watcher = Thread(target=self._watch, args=(current_device(),), daemon=True)
                 self._watcher.start()
 
-    def _watch(self) -> None:
-        """As long as something is under way, and some time longer."""
-        while True:
-            with self._changed:
-                self._changed.wait_for(lambda: self._pending or self._is_closed, LINGER)
-                if self._is_closed or not self._pending:
-                    self._watcher = None
-                    return
-            self._hand_on()
-            time.sleep(GLANCE)
+    def _watch(self, device: torch.device) -> None:
+        """As long as something is under way, and some time longer; whoever asks learns why not."""
+        try:
+            with current(device):
+                while self._is_needed():
+                    self._hand_on()
+                    time.sleep(GLANCE)
+        except Exception as error:
+            self._failure = error
+
+    def _is_needed(self) -> bool:
+        """Whether something is under way, or will be soon."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._pending or self._is_closed, LINGER)
+            if self._is_closed or not self._pending:
+                self._watcher = None
+                return False
+            return True

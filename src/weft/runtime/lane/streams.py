@@ -11,6 +11,7 @@ another host has to launch, it waits for that host alone.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 
 from weft.errors import WeftError
 from weft.ir.kinds import Stream
@@ -129,6 +130,11 @@ class Streams:
         try:
             for entries in plan.threads.values():
                 self._launch(entries, lap, recording, compute)
+        except BaseException:
+            self._accelerator.enter(compute)
+            with suppress(RuntimeError):  # of a device that is at fault
+                self.finish()  # others write to memory that is free again soon
+            raise
         finally:
             self._accelerator.enter(compute)
 

@@ -28,7 +28,17 @@ from weft.ir.kinds import Direction
 from weft.runtime.device.accelerator import accelerator_of
 from weft.runtime.profile.sample import Effort, Watch
 from weft.runtime.ranks.world import World
-from weft.runtime.transport.message import Fixed, Message, Route, TensorShape
+from weft.runtime.transport import OrderedTransport
+from weft.runtime.transport.message import (
+    Fixed,
+    Message,
+    Receive,
+    Route,
+    Send,
+    Shapes,
+    TensorShape,
+    Values,
+)
 
 WARM_UP = 3
 BURST = 16  # messages that a GPU receives one after the other
@@ -86,8 +96,7 @@ class _Player:
         self._transport, rank = world.transport, world.devices.start
         self._is_first, self._value, shape = rank % 2 == 0, value, TensorShape.of(value)
         self._out, self._back = _route(rank, number), _route(rank ^ 1, number)
-        self._send = self._transport.sender(self._out, Fixed((shape,)))
-        self._receive = self._transport.receiver(self._back, Fixed((shape,)))
+        self._send, self._receive = _ends(world, self._out, self._back, Fixed((shape,)))
 
     def play(self, rest: float) -> float:
         """Seconds of the round trip, or of the rest in the middle of it."""
@@ -129,6 +138,27 @@ class _Burst(_Player):
         return (
             (1 if self._is_first else -1) * accelerator.seconds(stamps[0], stamps[-1]) / (BURST - 1)
         )
+
+
+def _ends(world: World, out: Route, back: Route, shapes: Shapes) -> tuple[Send, Receive]:
+    """What sends and receives; transfers that keep an order are launched, each by itself."""
+    transport = world.transport
+    send, receive = transport.sender(out, shapes), transport.receiver(back, shapes)
+    if not world.keeps_order(out.source, out.destination):
+        return send, receive
+    assert isinstance(transport, OrderedTransport)
+    post, launch = transport.poster(back, shapes), transport.post
+
+    def launched(values: Values) -> None:
+        send(values)
+        launch(True)
+
+    def received() -> Values:
+        post()
+        launch(True)
+        return receive()
+
+    return launched, received
 
 
 def _route(source: int, number: int) -> Route:

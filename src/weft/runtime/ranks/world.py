@@ -234,8 +234,7 @@ class Ranks:
         self._mesh.check()
         self._allow(deadline)
         self._deadline, self._first = deadline, first
-        far = self.transport.far if isinstance(self.transport, Mixed) else self.transport
-        if isinstance(far, Nccl):
+        if isinstance(far := self._far, Nccl):
             far.is_first = bool(first)
         if first:
             refuse_different(self.gather(first.encode(), f"the {first}"), "first runs")
@@ -246,10 +245,17 @@ class Ranks:
             )
 
     def end(self) -> None:
+        if isinstance(far := self._far, Nccl):
+            far.is_running = False
         if self._first:
             self.gather(b"", f"the end of the {self._first}")
             self._first = ""
             self._allow(self._deadline)
+
+    @property
+    def _far(self) -> Transport:
+        """What carries values between hosts."""
+        return self.transport.far if isinstance(self.transport, Mixed) else self.transport
 
     def _allow(self, seconds: float | None, occasion: str = "") -> None:
         """Bound all waits from now on."""

@@ -7,7 +7,9 @@ tensors that it replaces, draws on the host. What else Python does in a forward 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import partial
+from types import FunctionType, MethodType
 from typing import Any
 
 import torch
@@ -20,6 +22,7 @@ from weft.runtime.stage.keyed import KeyedModule
 
 PLAIN = (bool, int, float, str)  # types of attributes by which a module may compute differently
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+CALLED = FunctionType, MethodType, partial
 OFF = "or leave graphs off"
 
 
@@ -68,6 +71,43 @@ def _is_ours(hook: Any) -> bool:
 def way_of(module: nn.Module) -> Mapping[str, object]:
     """By which a stage computes as it does: numbers in attributes, and where its tensors are."""
     return dict(_marks(module))
+
+
+def way_of_loss(loss: object) -> Mapping[str, object]:
+    """The same of a loss, which may be a module, another object, a method or any function."""
+    found: dict[str, object] = {}
+    known, parts = set[int](), [("value", loss)]
+    while parts:
+        name, value = parts.pop()
+        if isinstance(value, nn.Module):
+            found |= {f"{mark} ({name})": one for mark, one in _marks(value)}
+        elif isinstance(value, Tensor):
+            found[name] = _address(value)
+        elif type(value) in PLAIN:
+            found[name] = value
+        elif (value is loss or isinstance(value, CALLED)) and id(value) not in known:
+            known.add(id(value))
+            parts += _parts(value)
+    return {f"{name} of the loss": value for name, value in found.items()}
+
+
+def _parts(loss: object) -> Iterator[tuple[str, object]]:
+    """What a callable computes with: attributes, what it is bound to, what it has closed over."""
+    owner = getattr(loss, "__self__", None)
+    if isinstance(owner, nn.Module):
+        yield "module", owner
+        owner = None
+    for one in (loss, owner):
+        for name, value in getattr(one, "__dict__", {}).items():
+            yield f"attribute {name}", value
+    if isinstance(loss, partial):
+        yield "function", loss.func
+        for place, value in (*enumerate(loss.args), *loss.keywords.items()):
+            yield f"argument {place}", value
+    names: tuple[str, ...] = getattr(getattr(loss, "__code__", None), "co_freevars", ())
+    for name, cell in zip(names, getattr(loss, "__closure__", None) or (), strict=True):
+        with suppress(ValueError):  # nothing is in it yet
+            yield f"variable {name}", cell.cell_contents
 
 
 def _marks(module: nn.Module) -> Iterator[tuple[str, object]]:

@@ -16,7 +16,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 from torch import Tensor, nn
 
@@ -44,6 +44,10 @@ Judged: TypeAlias = tuple[Value, LossShare, float | None]  # by its target, shar
 
 class Judge(Protocol):
     """The loss of the last stage, which reads what it judges by from fixed memory."""
+
+    @property
+    def loss(self) -> Any:
+        """As its user gave it."""
 
     def terms(self, number: int) -> Judged:
         """What a microbatch is judged by."""
@@ -165,12 +169,17 @@ class Graphed(Stage):
         """See what the module is like in this step; what was captured of another is of no use."""
         self._is_looked_at = True
         capturable.refuse_python(self.module, self.index, self._cast())
-        way = capturable.way_of(self.module)
+        way = self._way_now()
         if way != self._way:
             self._way = way
             if self._signatures:
                 self._drop()
             self._signatures.clear()
+
+    def _way_now(self) -> Mapping[str, object]:
+        """How the module computes by now, and the loss with which it ends."""
+        loss = {} if self._judge is None else capturable.way_of_loss(self._judge.loss)
+        return {**capturable.way_of(self.module), **loss}
 
     def _run_plainly(
         self,
@@ -183,11 +192,11 @@ class Graphed(Stage):
         self._plain.add(microbatch)
         if not self._draw.is_watching(self._draw.step):
             values = [value.cloned() for value in values]
-        before = capturable.way_of(self.module)
+        before = self._way_now()
         with noting(self._draw, self._capturer, self.index) as noted:
             value = forward(values)
         stretches = stretches_of(self._saved[microbatch].drawn, noted)
-        after = capturable.way_of(self.module)
+        after = self._way_now()
         if signature.runs:
             capturable.refuse_change(self.index, before, after)
             if stretches != signature.stretches or len({*stretches}) < len(stretches):

@@ -170,6 +170,13 @@ class HeldTensors:
             self._blocks.give_back(block, arrived)
         return sum(size for _, size in blocks.values())
 
+    def give_up(self) -> None:
+        """Give back the memory of the host: what is away never comes back."""
+        blocks = {id(view.block.content): view.block for view in self._away}
+        self._away.clear()
+        for block in blocks.values():
+            self._blocks.give_back(block, self._left)
+
     def refuse_away(self) -> None:
         """Refuse to compute with, or to move, what is on the host."""
         if self._away:

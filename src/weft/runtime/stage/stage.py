@@ -220,6 +220,9 @@ class Stage:
 
     def forget(self) -> None:
         """Drop what is left of a step that did not end."""
+        for saved in self._saved.values():
+            if saved.held is not None:
+                saved.held.give_up()
         self._saved.clear()
         self._versioned.forget()
 

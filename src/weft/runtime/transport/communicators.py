@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from threading import Event, Thread, current_thread, main_thread
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol, TypeAlias
 from uuid import uuid4
 
 import torch
@@ -31,12 +31,15 @@ from torch._C._distributed_c10d import PrefixStore, Store
 from torch.distributed import distributed_c10d
 
 from weft.errors import RankError
+from weft.runtime.device.place import current, current_device
+from weft.runtime.ranks.blame import devices_of
 from weft.runtime.ranks.mesh import Mesh
 
 GLANCE = 0.02  # seconds between two looks at the mesh
 PAUSE = 0.5  # seconds between two looks of the guard
 PATIENCE = 2.0  # seconds for NCCL to abort
 GRACE = 3  # seconds for a process to end after that
+NONE = -1  # in the place of a transfer's number
 LONG = datetime.timedelta(hours=10)  # as the mesh knows better how long to wait
 WHAT = "all ranks to connect over NCCL"
 WATCHDOG = {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "0", "TORCH_NCCL_ENABLE_MONITORING": "0"}
@@ -48,9 +51,13 @@ class Communicators:
     def __init__(
         self, mesh: Mesh, device: torch.device, neighbours: Sequence[tuple[int, int]]
     ) -> None:
-        self._device = device
+        self._device, self._begun = device, list[Any]()
         store = _store(mesh, "the start of NCCL")  # torch waits long for a rank that never comes
-        self.wires, self.sums = _watched(mesh, lambda: self._made(mesh, store, neighbours))
+        try:
+            self.wires, self.sums = _watched(mesh, lambda: self._made(mesh, store, neighbours))
+        except BaseException:
+            abort(self._begun)  # a kernel of theirs may wait for a rank that is gone
+            raise
 
     def _made(
         self, mesh: Mesh, store: Store, neighbours: Sequence[tuple[int, int]]
@@ -60,6 +67,7 @@ class Communicators:
         for name in ("wires", "sums"):
             group = _group(PrefixStore(name, store), mesh.rank, mesh.ranks)
             made.append(group)
+            self._begun.append(group)
             for low, high in neighbours:
                 if mesh.rank in (low, high):
                     self._connect(group, low, high, mesh.rank)
@@ -98,32 +106,80 @@ class Abortable(Protocol):
         """End them."""
 
 
+class Oldest(NamedTuple):
+    """The first transfer that is not over: its number, and the devices at the other ends."""
+
+    number: int
+    others: Sequence[int]
+
+
+Ask: TypeAlias = Callable[[], Oldest | None]
+
+
 class Guard:
     """Ends kernels that wait for a rank that has failed: a host may wait for its own device then.
 
-    A thread looks now and then; it has nothing to do unless a rank fails.
+    A thread looks now and then; it has nothing to do unless a rank fails, or what is the `oldest`
+    stays so beyond the deadline: then the host may be in a launch that does not return.
     """
 
-    def __init__(self, mesh: Mesh, communicators: Abortable) -> None:
+    def __init__(self, mesh: Mesh, communicators: Abortable, oldest: Ask | None = None) -> None:
         self._is_closed = Event()
-        looking = partial(_look, weakref.ref(mesh), weakref.ref(communicators), self._is_closed)
-        Thread(target=looking, daemon=True).start()
+        asked = None if oldest is None else weakref.WeakMethod(oldest)
+        guarded = _Guarded(weakref.ref(mesh), weakref.ref(communicators), asked)
+        work = partial(_watch, guarded, self._is_closed, current_device())
+        Thread(target=work, daemon=True).start()
 
     def close(self) -> None:
         self._is_closed.set()
 
 
-def _look(mesh: weakref.ref[Mesh], communicators: weakref.ref[Abortable], is_closed: Event) -> None:
-    while not is_closed.wait(PAUSE):
-        found, ended = mesh(), communicators()
-        if found is None or ended is None:
-            return
-        try:
-            found.look()
-        except RankError:
-            ended.abort()
-            return
-        del found, ended
+class _Guarded(NamedTuple):
+    """What the thread looks at, and does not keep alive."""
+
+    mesh: weakref.ref[Mesh]
+    communicators: weakref.ref[Abortable]
+    oldest: weakref.WeakMethod[Ask] | None
+
+
+def _watch(guarded: _Guarded, is_closed: Event, device: torch.device) -> None:
+    since, number = time.monotonic(), NONE
+    with current(device):
+        while not is_closed.wait(PAUSE):
+            first = _oldest(guarded)
+            if first is None or first.number != number:
+                since, number = time.monotonic(), NONE if first is None else first.number
+            if not _look(guarded, first, since):
+                return
+
+
+def _oldest(guarded: _Guarded) -> Oldest | None:
+    ask = guarded.oldest() if guarded.oldest is not None else None
+    return ask() if ask is not None else None
+
+
+def _look(guarded: _Guarded, first: Oldest | None, since: float) -> bool:
+    """Whether to go on looking."""
+    mesh, communicators = guarded.mesh(), guarded.communicators()
+    if mesh is None or communicators is None:
+        return False
+    try:
+        mesh.look()
+        if first is not None:
+            _refuse_late(mesh, first, since)
+    except RankError:
+        communicators.abort()
+        return False
+    return True
+
+
+def _refuse_late(mesh: Mesh, first: Oldest, since: float) -> None:
+    """Fail where a transfer takes longer than the deadline, on all ranks."""
+    try:
+        mesh.watch(since, f"a transfer with {devices_of(first.others)} on its GPU")
+    except RankError as error:
+        mesh.fail(str(error))
+        raise
 
 
 def connected_sums(
@@ -134,7 +190,7 @@ def connected_sums(
     They are made and connected in one order.
     """
     mine = [devices for devices in sets if mesh.rank in devices]
-    store = _store(mesh, "the start of NCCL for sums")
+    store, begun = _store(mesh, "the start of NCCL for sums"), list[Any]()
 
     def make() -> dict[tuple[int, ...], Any]:
         torch.cuda.set_device(device)  # of this thread
@@ -142,11 +198,16 @@ def connected_sums(
         for devices in mine:
             part = PrefixStore(f"sums {devices}", store)
             made[devices] = _group(part, devices.index(mesh.rank), len(devices))
+            begun.append(made[devices])
             made[devices].allreduce([torch.zeros(1, device=device)]).wait()
             _await_device(device)
         return made
 
-    found: dict[tuple[int, ...], Any] = _watched(mesh, make)
+    try:
+        found: dict[tuple[int, ...], Any] = _watched(mesh, make)
+    except BaseException:
+        abort(begun)
+        raise
     return found
 
 

@@ -25,7 +25,7 @@ from weft.ir.kinds import Direction
 from weft.runtime.device.accelerator import Accelerator
 from weft.runtime.ranks.mesh import Mesh
 from weft.runtime.stage.values import Structure
-from weft.runtime.transport.communicators import GLANCE, PATIENCE, Communicators, Guard
+from weft.runtime.transport.communicators import GLANCE, PATIENCE, Communicators, Guard, Oldest
 from weft.runtime.transport.descriptions import Descriptions
 from weft.runtime.transport.message import (
     Layout,
@@ -39,6 +39,8 @@ from weft.runtime.transport.message import (
     TensorShape,
     Values,
 )
+
+UNKNOWN = (torch.int16, torch.uint16, torch.uint32, torch.uint64)  # to NCCL
 
 Op: TypeAlias = tuple[bool, Tensor, int]  # whether it sends, what, and to or from whom
 
@@ -54,15 +56,15 @@ class Expected(NamedTuple):
 class TransferGroup:
     """Transfers that are launched together, on the stream that is entered then."""
 
-    __slots__ = ("_ops", "work")
+    __slots__ = ("_ops", "number", "work")
 
     def __init__(self) -> None:
         self._ops: list[Op] = []
+        self.number = -1  # among all that were launched
         self.work: dist.Work | None = None
 
     def add(self, tensor: Tensor, peer: int, *, is_send: bool) -> None:
-        plain = torch.view_as_real(tensor) if tensor.is_complex() else tensor
-        self._ops.append((is_send, plain, peer))
+        self._ops.append((is_send, _carried(tensor), peer))
 
     def join(self, other: TransferGroup) -> None:
         """Launch what another has as well."""
@@ -107,7 +109,8 @@ class Nccl:
         self._device, self._accelerator = device, accelerator
         self._group, self.is_first = TransferGroup(), True
         self._under_way: deque[TransferGroup] = deque()  # oldest first
-        self._guard = Guard(mesh, communicators)
+        self._launched, self.is_running = 0, False
+        self._guard = Guard(mesh, communicators, self._oldest)
         self._posted: dict[Message, deque[Expected]] = {}
         self._described = Descriptions(mesh)
         self._offered: dict[tuple[Message, int], TransferGroup] = {}  # sums, by destination
@@ -184,8 +187,16 @@ class Nccl:
 
     def awaited(self) -> Sequence[int]:
         """Those of the oldest group that is under way."""
-        groups = (group for group in [*self._under_way] if not group.is_over)
-        return sorted(next(groups, TransferGroup()).peers)
+        first = self._first()
+        return () if first is None else sorted(first.peers)
+
+    def _first(self) -> TransferGroup | None:
+        return next((group for group in [*self._under_way] if not group.is_over), None)
+
+    def _oldest(self) -> Oldest | None:
+        """The same for the guard; between two runs nobody has to come."""
+        first = self._first() if self.is_running else None
+        return None if first is None else Oldest(first.number, sorted(first.peers))
 
     def begin(self, incoming: Sequence[Route], outgoing: Sequence[Route]) -> None:
         """Forget what a run that failed has left."""
@@ -197,6 +208,7 @@ class Nccl:
 
     def go_on(self, incoming: Sequence[Route], outgoing: Sequence[Route]) -> None:
         """The program posts its receives itself."""
+        self.is_running = True
         self._described.begin(outgoing)
 
     def end(self) -> None:
@@ -235,6 +247,7 @@ class Nccl:
         """Launch it, and keep what it carries until it is over: NCCL has streams of its own."""
         with self._blamed():
             group.launch(communicator, self._device)
+            group.number, self._launched = self._launched, self._launched + 1
             self._under_way.append(group)
             while self._under_way and self._under_way[0].is_over:
                 self._under_way.popleft()
@@ -267,6 +280,13 @@ class Nccl:
 
     def _queue(self, message: Message) -> deque[Expected]:
         return self._posted.setdefault(message, deque())
+
+
+def _carried(tensor: Tensor) -> Tensor:
+    """The same memory in numbers that NCCL knows."""
+    if tensor.is_complex():
+        return torch.view_as_real(tensor)
+    return tensor.reshape(-1).view(torch.uint8) if tensor.dtype in UNKNOWN else tensor
 
 
 def _is_sum(route: Route) -> bool:

@@ -77,6 +77,13 @@ def test_one_document_is_not_taken_for_another(tmp_path: Path) -> None:
         read_cost(path)
 
 
+def test_a_timeline_is_no_program_and_its_refusal_says_where_that_is(tmp_path: Path) -> None:
+    path = tmp_path / "predicted.json"
+    path.write_text(to_json(TIMELINE))
+    with pytest.raises(NotationError, match=r"a timeline, not a program.* program\.txt"):
+        read_program(path)
+
+
 @pytest.mark.parametrize(
     ("content", "line", "reason"),
     [

@@ -163,7 +163,7 @@ def _path(explanation: Explanation) -> Section:
     ]
     if hidden:
         rows.insert(len(legs) // 2, ("...", "", f"{hidden} more", ""))
-    line = f"The critical path has {found.actions} actions: {', '.join(kinds)}."
+    line = f"The critical path has {found.actions} actions, which take: {', '.join(kinds)}."
     return Section(("", line), ("from", "takes", "actions", "on"), tuple(rows))
 
 

@@ -91,6 +91,8 @@ def _document(text: str, source: str, kind: type[Read]) -> Read:
     document = from_json(text, source)
     if not isinstance(document, kind):
         reason = f"a {_NAMES[type(document)]}, not a {_NAMES[kind]}"
+        if isinstance(document, Timeline) and kind is Program:
+            reason += "; give its program, which a run of `weft train` writes as program.txt"
         raise NotationError(reason, source=source)
     return document
 

@@ -127,7 +127,7 @@ def _why(timeline: Timeline, account: Account, unit: Unit) -> str:
     rest = account.stretches[SHOWN:]
     if rest:
         seconds = sum(stretch.seconds for stretch in rest)
-        words.append(f"{unit.number(seconds)} in {len(rest)} more")
+        words.append(f"{unit.number(seconds)} in {len(rest)} other{'s' * (len(rest) > 1)}")
     return "; ".join(words) or "never idle"
 
 

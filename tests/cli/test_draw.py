@@ -116,6 +116,7 @@ def test_rows_are_asked_for_once() -> None:
     refusal = weft("draw", "1f1b", "--lowered", "--streams")
     assert refusal.exit_code == 2
     assert "leave out one" in refusal.stderr
+    refused(weft("draw", "1f1b", "--text", "--streams"), "leave out --streams")
 
 
 def test_a_program_that_ranks_run_is_drawn_with_lowered(tmp_path: Path) -> None:

@@ -108,6 +108,10 @@ def text_of(path: Source) -> str:
     try:
         with Path(path).open("rb") as file:
             content = file.read(MOST_BYTES + 1)
+    except IsADirectoryError:
+        raise NotationError(
+            "a folder; give a file, of a run of `weft train` its program.txt", source=str(path)
+        ) from None
     except OSError as error:
         raise NotationError(f"cannot be read: {error.strerror}", source=str(path)) from None
     except ValueError as error:  # a path with a NUL

@@ -219,5 +219,6 @@ def test_examples_are_understood(source: str) -> None:
     text = weft("train", "--help").stdout if source == "help" else README.read_text()
     assert len(_examples(text)) > 4
     for words in _examples(text):
-        result = weft(*words, *(TINY[:2] if "--plan" in words else TINY), ALONE)
+        has_sizes = "--plan" in words or "--model" in words
+        result = weft(*words, *(TINY[:2] if has_sizes else TINY), ALONE)
         assert result.exit_code == 0, (words, result.stderr)

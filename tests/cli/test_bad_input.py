@@ -126,7 +126,7 @@ def test_a_cost_of_other_stages_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_folder_is_no_file(tmp_path: Path) -> None:
-    refused(weft("verify", str(tmp_path)), "Is a directory")
+    refused(weft("verify", str(tmp_path)), "a folder; give a file")
     refused(weft("export", "1f1b", "-o", str(tmp_path)), "is a folder")
 
 

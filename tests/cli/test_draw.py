@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from tests.cli.running import weft
+from tests.cli.running import refused, weft
 from weft.draw import View, plain
 from weft.draw.bands import streams
 from weft.draw.palette import SAFE
@@ -116,3 +116,11 @@ def test_rows_are_asked_for_once() -> None:
     refusal = weft("draw", "1f1b", "--lowered", "--streams")
     assert refusal.exit_code == 2
     assert "leave out one" in refusal.stderr
+    refused(weft("draw", "1f1b", "--text", "--streams"), "leave out --streams")
+
+
+def test_a_program_that_ranks_run_is_drawn_with_lowered(tmp_path: Path) -> None:
+    path = tmp_path / "program.txt"
+    path.write_text(weft("draw", "1f1b", "-d", "2", "-n", "4", "--lowered", "--text").stdout)
+    refused(weft("draw", str(path), "--streams"), "is drawn with --lowered")
+    assert weft("draw", str(path), "--lowered").exit_code == 0

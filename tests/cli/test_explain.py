@@ -15,7 +15,7 @@ def test_it_says_where_time_and_memory_go_and_what_would_help() -> None:
         "72.7% is work and 27.3% is idle",
         "Every device is idle 9 of 33.",
         "6 order (B0 needs B0 of device 1)",
-        "The critical path has 22 actions: forward 11, backward 22.",
+        "The critical path has 22 actions, which take: forward 11, backward 22.",
         "Device 0 holds most, 5, from F3 at 3 on: activations 4, weights 1.",
         "zbv saves 22.7% of the time and needs no more memory.",
         "With 16 microbatches instead of 8",

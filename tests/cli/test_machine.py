@@ -178,7 +178,7 @@ def test_a_timeline_with_derived_costs_reads_back() -> None:
             "9999999999 is not a whole number from 1 to 1,000,000,000",
         ),
         ("--model gpt-6.2b --device a100 --layers 10,20", "layers: 2 counts for 4 stages"),
-        ("--model gpt-6.2b --device a100 --expert-parallel 2", "0 experts of a layer"),
+        ("--model gpt-6.2b --device a100 --expert-parallel 2", "the model has no experts"),
         ("--model gpt-6.2b --device a100 -d 31", "30 layers do not fill 31 stages"),
         ("--model gpt-6.2b --device a100 --graph inception", "this graph branches"),
     ],

@@ -149,7 +149,7 @@ def test_the_reference_prints_a_table() -> None:
         ("--schedule nothing", "There is no file of that name"),
         ("--schedule 1f1b -d 16 --reference", "use --layers 14"),
         ("--data nowhere.txt", "nowhere.txt"),
-        ("--heads 3 --reference", "3 heads do not divide 64"),
+        ("--heads 3 --reference", "3 heads do not divide a hidden size of 64"),
         ("--steps 0", "0 is not a whole number from 1 to"),
         ("--out .", "exists"),
         ("--resume", "name its folder with --out"),
@@ -162,6 +162,8 @@ def test_the_reference_prints_a_table() -> None:
         ("--token-type uint16", "--token-type is for tokens"),
         ("--data nowhere.bin", "nowhere.bin is not a file"),
         ("--data . --vocabulary 9", "leave out --vocabulary"),
+        ("--model moe-small --layers 4 --heads 2", "leave out --layers and --heads"),
+        ("--model kimi-k2", "kimi-k2 is too large for this; `weft list models` has smaller ones"),
     ],
 )
 def test_what_cannot_run_is_refused_at_once(words: str, said: str) -> None:
@@ -217,5 +219,6 @@ def test_examples_are_understood(source: str) -> None:
     text = weft("train", "--help").stdout if source == "help" else README.read_text()
     assert len(_examples(text)) > 4
     for words in _examples(text):
-        result = weft(*words, *(TINY[:2] if "--plan" in words else TINY), ALONE)
+        has_sizes = "--plan" in words or "--model" in words
+        result = weft(*words, *(TINY[:2] if has_sizes else TINY), ALONE)
         assert result.exit_code == 0, (words, result.stderr)

@@ -61,7 +61,7 @@ def test_layers_as_given() -> None:
         (31, Layout(), "30 layers do not fill 31 stages"),
         (4, Layout(layers=(10, 10, 10)), "layers: 3 counts for 4 stages"),
         (2, Layout(layers=(10, 10)), "layers: 20 in all, the model has 30"),
-        (2, Layout(experts=2), "0 experts of a layer cannot be spread over 2"),
+        (2, Layout(experts=2), "has no experts that 2 groups could share"),
     ],
 )
 def test_what_cannot_be_split_is_refused(stages: int, layout: Layout, reason: str) -> None:

@@ -112,7 +112,7 @@ def test_two_programs_are_refused(compared: Compared) -> None:
     with pytest.raises(InputError, match="are two programs: kimi-k2 and 1f1b"):
         Compared(compared.predicted, other, device=0)
     with pytest.raises(InputError, match="there is no device 2; they are numbered 0 to 1"):
-        replace(compared, device=2).slots  # noqa: B018
+        replace(compared, device=2)
 
 
 def test_the_command_draws_a_run(compared: Compared, tmp_path: Path) -> None:
@@ -123,6 +123,7 @@ def test_the_command_draws_a_run(compared: Compared, tmp_path: Path) -> None:
     picture = tmp_path / "slots.svg"
     assert weft(*words, "--phases", "1", "-o", str(picture)).exit_code == 0
     assert picture.read_text() == compared_to_svg(compared)
+    refused(weft(*words, "--phases", "7"), "there is no device 7; they are numbered 0 to 1")
     refused(weft("draw", "1f1b", *words[2:]), "is a run of kimi-k2, not of 1f1b: draw kimi-k2")
     refused(weft(*words, "-d", "4"), "leave out --devices")
     refused(weft(*words, "--forward", "2"), "leave out the costs")

@@ -174,6 +174,17 @@ def test_a_fraction_is_of_the_bytes_of_each_device() -> None:
     assert lowered.actions.stage[is_first].tolist() == [0] * 4
 
 
+def test_a_fraction_lowers_the_peak_where_all_states_live_as_long() -> None:
+    """What lives longest could all be of the warm-up, and the peak would stay in the rest."""
+    program = one_f_one_b(devices=8, microbatches=32)
+    timeline = simulate(program, _cost(program, 0.25))
+    for share, most in ((0.25, 7), (0.5, 5), (0.75, 4)):
+        after = simulate(offload(timeline, amount=share), timeline.cost)
+        assert _moved(after.program) == share * program.microbatches
+        assert after.memory.curves[0][Category.ACTIVATIONS].peak <= most
+        assert after.makespan == timeline.makespan
+
+
 def test_auto_never_lengthens_a_step_and_all_may() -> None:
     program = one_f_one_b(devices=4, microbatches=8)
     for copy in (0.5, 1.4, 2.9, 20.0):

@@ -45,5 +45,5 @@ def test_dropout_drops() -> None:
 
 
 def test_heads_divide_the_width() -> None:
-    with pytest.raises(InputError, match="3 heads do not divide 8 hidden"):
+    with pytest.raises(InputError, match="3 heads do not divide a hidden size of 8"):
         gpt(11, layers=2, hidden=8, heads=3, context=6)

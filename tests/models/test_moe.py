@@ -165,5 +165,5 @@ def test_what_cannot_be_routed_is_refused() -> None:
         moe(11, layers=2, hidden=8, heads=2, context=6, experts=4, top=4, load="skewed")
     with pytest.raises(InputError, match="4 experts cannot be held by 3 ranks"):
         small(group=Rank(0, 3))
-    with pytest.raises(InputError, match="3 heads do not divide 8 hidden"):
+    with pytest.raises(InputError, match="3 heads do not divide a hidden size of 8"):
         moe(11, layers=2, hidden=8, heads=3, context=6, experts=4, top=2)

@@ -77,6 +77,13 @@ def test_one_document_is_not_taken_for_another(tmp_path: Path) -> None:
         read_cost(path)
 
 
+def test_a_timeline_is_no_program_and_its_refusal_says_where_that_is(tmp_path: Path) -> None:
+    path = tmp_path / "predicted.json"
+    path.write_text(to_json(TIMELINE))
+    with pytest.raises(NotationError, match=r"a timeline, not a program.* program\.txt"):
+        read_program(path)
+
+
 @pytest.mark.parametrize(
     ("content", "line", "reason"),
     [
@@ -103,9 +110,11 @@ def test_what_is_no_program_is_refused(
 
 
 def test_a_directory_a_missing_file_and_no_path_are_refused(tmp_path: Path) -> None:
-    for path in (tmp_path, tmp_path / "missing", "a\0b"):
+    for path in (tmp_path / "missing", "a\0b"):
         with pytest.raises(NotationError, match="cannot be read"):
             read_program(path)
+    with pytest.raises(NotationError, match=r"a folder; give a file, .* its program\.txt"):
+        read_program(tmp_path)
 
 
 def test_an_endless_file_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -176,10 +176,12 @@ def test_a_pair_may_name_its_kinds_in_either_order() -> None:
 @pytest.mark.parametrize(
     ("text", "line", "reason"),
     [
-        ("", 1, "not JSON"),
+        ("", 1, "not JSON: it ends too early"),
         ('{"format":\n "weft.program",\n', 3, "not JSON"),
-        ('{"format": "weft.program"} and more', 1, "not JSON"),
-        ('{"format": "a\x00b"}', 1, "not JSON"),
+        ('{"format": "weft.prog', 1, "not JSON: it ends too early"),
+        ('{"format": "weft.cost", "ver\n', 1, "not JSON: it ends too early"),
+        ('{"format": "weft.program"} and more', 1, "not JSON: Extra data at column 28"),
+        ('{"format": "a\x00b"}', 1, "not JSON: Invalid control character at column 14"),
         ("[" * 100_000, None, "nested too deeply"),
         ('{"a":' * 100_000, None, "nested too deeply"),
         ('{"format": NaN}', None, "NaN is no number"),

@@ -21,7 +21,7 @@ from weft.lower import Amount, experts, offload, recompute, recompute_early, rep
 from weft.lower import split as split_backward
 from weft.runtime import Pipeline, Reference, split
 from weft.runtime.stage.offload import HeldTensors
-from weft.schedules import REGISTRY, one_f_one_b, zb_h1
+from weft.schedules import REGISTRY, gpipe, one_f_one_b, zb_h1
 from weft.simulate import simulate
 
 SHARED: dict[str, Any] = {"loss": squared, "optimizer": adam, "seed": 3}
@@ -196,6 +196,30 @@ def train_in_rank(name: str) -> list[str]:
 @pytest.mark.parametrize("name", ["zb-h1", "pipedream-2bw"])
 def test_nothing_changes_where_copies_are_late(name: str) -> None:
     assert run(2, train_in_rank, name) == [[], []]
+
+
+def early_loads(microbatches: int) -> list[int]:
+    """Microbatches whose state came back while that of the two before was still in use."""
+    program = gpipe(devices=2, microbatches=microbatches)
+    stages = [*split(layers(2), stages=2)]
+    with Pipeline(stages, program, offload="all", cost=cost(program, 0.25), **SHARED) as pipeline:
+        timeline = pipeline.step(*batches(2 * microbatches, 1)[0]).timeline
+    actions, rank = timeline.program.actions, torch.distributed.get_rank()
+    rows = {
+        (Kind(int(kind)), int(microbatch)): row
+        for row, (kind, microbatch) in enumerate(zip(actions.kind, actions.microbatch, strict=True))
+        if timeline.program.device_of[row] == rank
+    }
+    return [
+        later
+        for later in range(2, microbatches)
+        if timeline.start[rows[Kind.ONLOAD, later]] < timeline.end[rows[Kind.B, later - 2]]
+    ]
+
+
+def test_what_has_left_stays_away_until_it_is_needed() -> None:
+    """A thread has time to load it back at once; all of it would be on the device again."""
+    assert run(2, early_loads, 6) == [[], []]
 
 
 def costs_of_their_own(seconds: list[float]) -> int:

@@ -376,9 +376,11 @@ def test_a_folder_that_is_no_save_is_refused(tmp_path: Path) -> None:
     pipeline = pipeline_of(SYNCHRONOUS)
     with pytest.raises(SaveError, match="is not a save of a pipeline"):
         pipeline.load(tmp_path)
-    (tmp_path / "weft.json").write_text("[]")
-    with pytest.raises(SaveError, match="cannot be read"):
-        pipeline.load(tmp_path)
+    for content in (b"[]", b'{"format": ', b"\xff\xfe"):
+        (tmp_path / "weft.json").write_bytes(content)
+        with pytest.raises(SaveError, match=r"cannot be read: .*; use another save") as found:
+            pipeline.load(tmp_path)
+        assert "DecodeError" not in str(found.value)
 
 
 def test_what_no_save_can_hold_is_refused(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from weft.ir.kinds import Kind, Stream
 from weft.ir.lanes import Lane
 from weft.ir.placement import Placement
 from weft.ir.program import Program
-from weft.lower import wires
+from weft.lower import offload, wires
 from weft.schedules import REGISTRY, Shape, gpipe, naive, one_f_one_b, zb_h2
 from weft.simulate import simulate
 from weft.timeline import Cause, Timeline
@@ -233,6 +233,21 @@ def test_offloaded_state_leaves_the_device() -> None:
     # F0 ends at 1, its state is away at 2 and comes back at once: 3 saved and 1 of weights.
     assert curve.at(1.5) == 3
     assert curve.peak == 4
+
+
+def _kinds_of_path(copy: float, amount: str) -> set[Kind]:
+    """What decides the makespan of 1f1b whose copies to the host take as long."""
+    program = one_f_one_b(devices=8, microbatches=32)
+    unit = Share(forward=0.9, input_grad=1.1, weight_grad=0.7).cost(program)
+    cost = replace(unit, network=replace(unit.network, host=Link(bandwidth=1 / copy)))
+    timeline = simulate(offload(simulate(program, cost), amount=amount), cost)  # type: ignore[arg-type]
+    return {timeline.program.actions[row].kind for row in timeline.critical_path.actions}
+
+
+def test_loads_that_come_just_in_time_decide_nothing() -> None:
+    """They end when their reader starts, which waits for something else as long."""
+    assert _kinds_of_path(0.7, "auto") == {Kind.F, Kind.B}
+    assert Kind.ONLOAD in _kinds_of_path(7.0, "all")
 
 
 # provenance

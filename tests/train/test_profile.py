@@ -62,6 +62,20 @@ def test_the_cost_of_another_model_is_refused(
         check_cost(replace(SETTINGS, **changes), cost)  # type: ignore[arg-type]
 
 
+def test_the_cost_of_a_mixture_is_refused_for_a_model_without_experts_and_the_other_way(
+    cost: Cost,
+) -> None:
+    known = measurement(cost)
+    mixture = replace(known, model={**known.model, "experts": 8})
+    with pytest.raises(InputError, match="measured with experts 8 instead of 0"):
+        check_cost(SETTINGS, replace(cost, measurement=mixture))
+    sized = {"layers": 8, "hidden": 64, "heads": 4, "context": 64, "microbatch_size": 4}
+    moe = replace(SETTINGS, model="moe-small", **sized)  # type: ignore[arg-type]
+    alike = replace(known, model={**known.model, **sized})
+    with pytest.raises(InputError, match="measured with experts 0 instead of 8"):
+        check_cost(moe, replace(cost, measurement=alike))
+
+
 def test_a_cost_by_hand_fits_any_model_of_that_many_stages() -> None:
     check_cost(SETTINGS, Share().cost(PROGRAM))
     with pytest.raises(InputError, match="describes 3 stages, 1f1b has 2"):

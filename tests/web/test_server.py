@@ -463,7 +463,9 @@ def test_serve_ends_with_an_interrupt() -> None:
 
 def test_others_see_it_only_where_that_is_meant() -> None:
     refused(weft("serve", "--host", "192.0.2.1", "--no-open"), "add --allow-others")
-    refused(weft("serve", "--host", "0.0.0.0", "--allow-others"), "name the one address")
+    refused(weft("serve", "--host", "0.0.0.0", "--allow-others"), "that browsers will ask for")
+    elsewhere = weft("serve", "--host", "192.0.2.1", "--allow-others", "--no-open")
+    refused(elsewhere, "Give --host an address of this machine")
     refused(weft("serve", "--host", "example.org"), "an address like 127.0.0.1")
 
 

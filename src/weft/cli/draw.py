@@ -136,6 +136,8 @@ def command(
         raise InputError("--text is the whole program, as it is numbered; leave out the picture")
     if is_lowered and has_streams:
         raise InputError("--lowered has the rows of --streams, with what a run does; leave out one")
+    if is_text and has_streams:
+        raise InputError("--text prints what devices compute; give --lowered, leave out --streams")
     timeline = _timeline(request, has_streams=has_streams, is_lowered=is_lowered)
     view = view_of(looks, streams if has_streams or is_lowered else devices)
     if looks.output:

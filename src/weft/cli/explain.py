@@ -34,7 +34,7 @@ def command(request: Request, is_json: bool) -> None:
       $ weft explain 1f1b -d 4 -n 8
       A step takes 33: of all devices' time 72.7% is work and 27.3% is idle.
       Every device is idle 9 of 33.
-      The critical path has 22 actions: forward 11, backward 22.
+      The critical path has 22 actions, which take: forward 11, backward 22.
          0      3  F0                     device 0 > 1 > 2
          3     24  F0 B0 F1 ... B6 F7 B7  device 3
         27      6  B7                     device 2 > 1 > 0

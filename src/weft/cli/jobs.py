@@ -27,7 +27,7 @@ from weft.request import (
     model_called,
     read_plan,
 )
-from weft.request.values import COUNT, FILE, TEXT
+from weft.request.values import COUNT, FILE, TEXT, refuse
 from weft.schedules import REGISTRY
 from weft.verify import check
 
@@ -224,7 +224,10 @@ def _sized(asked: Training) -> Training:
         return asked
     model = model_called(asked.model)
     name = str(Path(asked.model).absolute()) if is_model_file(asked.model) else asked.model
-    return replace(asked, model=name, layers=model.layers, hidden=model.hidden, heads=model.heads)
+    sizes = {size: getattr(model, size) for size in ("layers", "hidden", "heads")}
+    others = [size for size, own in sizes.items() if asked.asked.get(size, own) != own]
+    refuse(f"{asked.model} has sizes of its own", others)
+    return replace(asked, model=name, **sizes)
 
 
 def on_ranks(job: Job) -> Job:
@@ -294,23 +297,25 @@ def _check_room(asked: Settings) -> None:
     data, tokens, mixture = asked.data, asked.microbatch_size * asked.context, asked.mixture
     experts = 3 * mixture.experts * mixture.expert_ffn if mixture else 0
     for found, most, words, remedy in (
-        (asked.ranks, MOST_RANKS, "processes", "--devices"),
+        (asked.ranks, MOST_RANKS, "processes", "Reduce --devices"),
         (
             asked.layers * asked.hidden * (12 * asked.hidden + experts)
             + 2 * data.vocabulary * asked.hidden,
             MOST_NUMBERS,
             "weights",
-            "--layers, --hidden or --vocabulary",
+            "Reduce --layers, --hidden or --vocabulary"
+            if asked.model is None
+            else f"{asked.model} is too large for this; `weft list models` has smaller ones",
         ),
         (
             tokens * max(data.vocabulary, 4 * asked.hidden, asked.heads * asked.context),
             MOST_NUMBERS,
             "numbers in one tensor of a microbatch",
-            "--microbatch-size, --context, --hidden or --vocabulary",
+            "Reduce --microbatch-size, --context, --hidden or --vocabulary",
         ),
     ):
         if found > most:
-            raise InputError(f"{found:,} {words}; a job has at most {most:,}. Give less {remedy}")
+            raise InputError(f"{found:,} {words}; a job has at most {most:,}. {remedy}")
 
 
 def _data(source: Source) -> Data:

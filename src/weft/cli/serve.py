@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import webbrowser
 from contextlib import suppress
+from errno import EADDRNOTAVAIL
 from ipaddress import ip_address
 from pathlib import Path
 
@@ -61,8 +62,10 @@ def command(
     try:
         server = Server(host, port, given=given)
     except OSError as error:
+        is_elsewhere = error.errno == EADDRNOTAVAIL
+        remedy = "Give --host an address of this machine" if is_elsewhere else "Try --port 0"
         raise InputError(
-            f"{host}:{port} cannot be listened on: {error.strerror}. Try --port 0."
+            f"{host}:{port} cannot be listened on: {error.strerror}. {remedy}."
         ) from None
     with server, suppress(KeyboardInterrupt):  # which is how one ends it
         print(f"The page is at {server.address} until Ctrl-C.", flush=True)
@@ -78,6 +81,9 @@ def _check_host(host: str, *, allow_others: bool) -> None:
     except ValueError:
         raise InputError(f"--host {host}: an address like 127.0.0.1, or localhost") from None
     if address.is_unspecified:
-        raise InputError(f"--host {host}: name the one address by which the page is called")
+        raise InputError(
+            f"--host {host} stands for every address of this machine; give the one that browsers"
+            f" will ask for"
+        )
     if not address.is_loopback and not allow_others:
         raise InputError(f"--host {host} is seen by other machines; add --allow-others to mean it")

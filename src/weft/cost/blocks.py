@@ -37,8 +37,13 @@ def blocks(model: Transformer, *, spread: int = 1, tensor: int = 1) -> tuple[Blo
             4.2.2); experts stay whole, so that each processor has its part of them
     """
     processors = spread * tensor
-    if (spread > 1 and not model.experts) or model.experts % processors:
-        raise InputError(f"{model.experts} experts of a layer cannot be spread over {processors}")
+    if spread > 1 and not model.experts:
+        raise InputError(f"the model has no experts that {spread} groups could share; give 1 group")
+    if model.experts % processors:
+        raise InputError(
+            f"{model.experts} experts of a layer cannot be spread over {processors} processors;"
+            f" tensor times expert parallelism has to divide them"
+        )
     shard = Shard(divided(model, tensor), spread, tensor)
     dense = model.dense_layers if model.experts else model.layers
     layers = [_dense_layer(shard)] * dense

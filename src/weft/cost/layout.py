@@ -96,7 +96,7 @@ def blocks_by_stage(model: Transformer, layout: Layout, stages: int) -> list[tup
     """The blocks of each stage: embedding with the first, head with the last."""
     counts = layout.layers or even_split(model.layers, stages)
     if len(counts) != stages:
-        raise InputError(f"layers: {len(counts)} counts for {stages} stages")
+        raise InputError(f"layers: {len(counts)} counts for {stages} stages; give one for each")
     if sum(counts) != model.layers:
         raise InputError(f"layers: {sum(counts)} in all, the model has {model.layers}")
     first, *layers, last = blocks(model, spread=layout.experts, tensor=layout.tensor)

@@ -42,7 +42,10 @@ def divided(model: Transformer, tensor: int) -> Transformer:
     inner |= {"expert_ffn": model.expert_ffn} if model.shared_experts else {}
     for name, size in inner.items():
         if size % tensor:
-            raise InputError(f"{name} {size:,} cannot be split over {tensor} processors")
+            raise InputError(
+                f"{name} {size:,} cannot be split over {tensor} processors; tensor parallelism has"
+                f" to divide it"
+            )
     return replace(
         model,
         heads=model.heads // tensor,

@@ -14,7 +14,7 @@ from functools import cached_property
 
 from weft.cost.units import SECONDS, Unit, fitting
 from weft.draw.bands import Band, streams
-from weft.draw.slots import Slot, slots_of
+from weft.draw.slots import Slot, check_device, slots_of
 from weft.draw.view import View
 from weft.draw.window import Panel
 from weft.errors import InputError
@@ -36,8 +36,10 @@ class Compared:
         if self.predicted.program.digest != self.measured.program.digest:
             raise InputError(
                 f"what was predicted and what was measured are two programs:"
-                f" {self.predicted.program.name} and {self.measured.program.name}"
+                f" {self.predicted.program.name} and {self.measured.program.name}; both have to be"
+                f" of one run"
             )
+        check_device(self.program, self.device)
 
     @property
     def program(self) -> Program:

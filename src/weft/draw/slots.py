@@ -44,9 +44,7 @@ class Slot(NamedTuple):
 
 def slots_of(program: Program, device: int) -> list[Slot]:
     """A slot in the middle of each phase that a device has."""
-    if not 0 <= device < program.devices:
-        last = program.devices - 1
-        raise InputError(f"there is no device {device}; they are numbered 0 to {last}")
+    check_device(program, device)
     stretches, end = _stretches(program, device)
     firsts = [*(one.first for one in stretches), end]
     by_phase: dict[str, list[Slot]] = {phase: [] for phase in PHASES}
@@ -56,6 +54,13 @@ def slots_of(program: Program, device: int) -> list[Slot]:
         phase = PHASES[0 if index < lead else 1 if index <= forwards[-1] else 2]
         by_phase[phase].append(Slot(phase, first, stop, is_last=stop == end))
     return [slots[len(slots) // 2] for slots in by_phase.values() if slots]
+
+
+def check_device(program: Program, device: int) -> None:
+    """Refuse a device that a program does not have."""
+    if not 0 <= device < program.devices:
+        last = program.devices - 1
+        raise InputError(f"there is no device {device}; they are numbered 0 to {last}")
 
 
 class _Stretch(NamedTuple):

@@ -127,7 +127,7 @@ def _why(timeline: Timeline, account: Account, unit: Unit) -> str:
     rest = account.stretches[SHOWN:]
     if rest:
         seconds = sum(stretch.seconds for stretch in rest)
-        words.append(f"{unit.number(seconds)} in {len(rest)} more")
+        words.append(f"{unit.number(seconds)} in {len(rest)} other{'s' * (len(rest) > 1)}")
     return "; ".join(words) or "never idle"
 
 
@@ -163,7 +163,7 @@ def _path(explanation: Explanation) -> Section:
     ]
     if hidden:
         rows.insert(len(legs) // 2, ("...", "", f"{hidden} more", ""))
-    line = f"The critical path has {found.actions} actions: {', '.join(kinds)}."
+    line = f"The critical path has {found.actions} actions, which take: {', '.join(kinds)}."
     return Section(("", line), ("from", "takes", "actions", "on"), tuple(rows))
 
 

@@ -67,8 +67,13 @@ def experts(program: Program, *, layers: int | Sequence[Layers] = 1) -> Program:
     Pairs are dissolved: what they overlap is now an order of parts on two streams.
     """
     by_stage = _by_stage(program, layers)
-    if (program.actions.segment >= 0).any() or program.period is not None:
-        raise InputError(f"{program.name}: only whole stages of a program written out can be cut")
+    if (program.actions.segment >= 0).any():
+        raise InputError(f"{program.name} has stages that are cut into segments already")
+    if program.period is not None:
+        raise InputError(
+            f"{program.name} repeats, as asynchronous schedules do, and cannot be cut into segments"
+            f" yet; take a synchronous one"
+        )
     lanes: dict[Lane, Content] = dict(program.contents())
     for lane, actions in program.contents().items():
         if lane.stream is Stream.COMPUTE:

@@ -8,7 +8,7 @@ What the very next slot uses stays on the device. Of what is left goes
 
     "auto"      what has time for both copies, so that no backward waits for the host
     "all"       all of it, though backwards may wait
-    a fraction  what lives longest, up to so much of the bytes that the device saves
+    a fraction  up to so much of the bytes that the device saves, chosen so that its peak falls
     "none"      nothing
 
 as far as the bytes allow that the host has. A program that repeats offloads alike in every body.
@@ -45,7 +45,7 @@ from weft.lower.saved_states import (
     far,
     fitting,
     leaves_by_segment,
-    longest,
+    relieving,
     states_of,
     within,
 )
@@ -77,7 +77,7 @@ def offload(
     if chosen - set(range(program.stages)):
         raise InputError(f"{program.name} has stages 0 to {program.stages - 1}")
     if offloads(program):
-        raise InputError(f"{program.name} offloads already")
+        raise InputError(f"{program.name} offloads already, and cannot be made to offload again")
     wanted = _Wanted(amount, chosen, most)
     if program.period is not None and not isinstance(amount, str):
         timeline = _timed(_of_longer_bodies(program), timeline.cost)
@@ -126,7 +126,7 @@ class _Wanted(NamedTuple):
             case "all":
                 found = distant
             case share:
-                found = longest(distant, float(share) * sum(state.size for state in states))
+                found = relieving(distant, float(share) * sum(state.size for state in states))
         return within(found, self.most)
 
 
@@ -136,7 +136,7 @@ class _Wanted(NamedTuple):
 def _alike_in_every_body(timeline: Timeline, wanted: _Wanted) -> dict[int, list[State]]:
     """States of a program that repeats: those that go in every body, once a long run has settled.
 
-    Of a fraction, what lives longest in a body.
+    Of a fraction, what lowers the peak of a body.
     """
     program, period = timeline.program, timeline.program.period
     assert period is not None
@@ -155,7 +155,7 @@ def _alike_in_every_body(timeline: Timeline, wanted: _Wanted) -> dict[int, list[
         ]
         found = [state for state in shown if state.forward in going]
         if not isinstance(wanted.amount, str):
-            found = longest(found, wanted.amount * sum(state.size for state in shown))
+            found = relieving(found, wanted.amount * sum(state.size for state in shown))
         keys = {_key(long.program, state.forward, body) for state in found}
         chosen[device] = [
             state

@@ -154,15 +154,28 @@ def _starts_home(states: list[State]) -> dict[int, float]:
     return starts
 
 
-def longest(states: list[State], most: float) -> list[State]:
-    """What lives longest, up to these bytes in all."""
-    found: list[State] = []
-    left = most * (1 + 1e-9)  # as fractions are rounded
-    for state in sorted(states, key=lambda state: (-state.life, state.forward)):
-        if state.size <= left:
-            left -= state.size
-            found.append(state)
-    return found
+def relieving(states: list[State], most: float) -> list[State]:
+    """What leaves so that the peak falls, up to these bytes in all: of what can be away when most
+    is kept, what is needed last; then the same of what still stays.
+    """
+    table = np.array([(s.ready, s.needed, s.copy, s.size) for s in states]).reshape(-1, 4)
+    ready, needed, copy, size = table.T
+    times = np.unique(ready)  # at one of them most is kept
+    first, stop = np.searchsorted(times, ready), np.searchsorted(times, needed)
+    gone, back = np.searchsorted(times, ready + copy), np.searchsorted(times, needed - copy)
+    level = np.zeros(len(times))
+    for index in range(len(states)):
+        level[first[index] : stop[index]] += size[index]
+    stays, left = np.ones(len(states), np.bool_), most * (1 + 1e-9)  # as fractions are rounded
+    while (can_go := stays & (size <= left)).any():
+        fullest = int(level.argmax())
+        is_away = can_go & (gone <= fullest) & (fullest < back)
+        among = np.flatnonzero(is_away if is_away.any() else can_go)
+        chosen = among[(needed if is_away.any() else needed - ready)[among].argmax()]
+        level[gone[chosen] : back[chosen]] -= size[chosen]
+        left -= size[chosen]
+        stays[chosen] = False
+    return [state for state, remains in zip(states, stays, strict=True) if not remains]
 
 
 def within(states: list[State], most: float) -> list[State]:

@@ -31,7 +31,9 @@ def gpt(
 ) -> nn.Sequential:
     """A decoder of `layers` blocks: layers + 2 modules, one after the other."""
     if hidden % heads:
-        raise InputError(f"{heads} heads do not divide {hidden} hidden; make it a multiple")
+        raise InputError(
+            f"{heads} heads do not divide a hidden size of {hidden}; make that a multiple of them"
+        )
     blocks = [(f"block{index}", Block(hidden, heads, dropout)) for index in range(layers)]
     return nn.Sequential(
         OrderedDict(

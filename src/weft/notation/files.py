@@ -91,6 +91,8 @@ def _document(text: str, source: str, kind: type[Read]) -> Read:
     document = from_json(text, source)
     if not isinstance(document, kind):
         reason = f"a {_NAMES[type(document)]}, not a {_NAMES[kind]}"
+        if isinstance(document, Timeline) and kind is Program:
+            reason += "; give its program, which a run of `weft train` writes as program.txt"
         raise NotationError(reason, source=source)
     return document
 
@@ -106,6 +108,10 @@ def text_of(path: Source) -> str:
     try:
         with Path(path).open("rb") as file:
             content = file.read(MOST_BYTES + 1)
+    except IsADirectoryError:
+        raise NotationError(
+            "a folder; give a file, of a run of `weft train` its program.txt", source=str(path)
+        ) from None
     except OSError as error:
         raise NotationError(f"cannot be read: {error.strerror}", source=str(path)) from None
     except ValueError as error:  # a path with a NUL

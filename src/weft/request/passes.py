@@ -128,7 +128,8 @@ def _offloaded(text: str, program: Program) -> Offloaded:
         stages = [int(word) for word in text.split(",")]
     except ValueError:
         raise InputError(
-            f"--offload {text}: `auto`, `none`, a fraction like 0.5, `all`, or stages like 0,2,4"
+            f"--offload {text}: give `auto`, `none`, a fraction like 0.5, `all`, or stages like"
+            f" 0,2,4"
         ) from None
     _check_stages(stages, text, program, "--offload")
     return {"stages": stages}

@@ -8,9 +8,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
-from weft.errors import ProgramError, UnknownSchedule, WeftError
+from weft.errors import InputError, ProgramError, UnknownSchedule, WeftError
 from weft.explain import reliefs
-from weft.ir.kinds import Kind
+from weft.ir.kinds import Kind, Stream
 from weft.ir.program import Program
 from weft.lower import executable, overlapping, wires
 from weft.notation import read_program
@@ -109,6 +109,11 @@ class Request:
 
     def in_streams(self) -> tuple[Timeline, Report]:
         """The same with every stream in use: pairs cut into segments, all offloaded, and wires."""
+        if any(lane.stream in (Stream.WIRE, Stream.OFFLOAD) for lane in self.program.lanes):
+            raise InputError(
+                f"{self.program.name} has sends or copies of its own, as ranks run it; it is drawn"
+                f" with --lowered"
+            )
         passes = self.passes.for_streams(self.program)
         timeline, report = replace(self, passes=passes)._with_passes(self.program)
         return simulate(wires(timeline.program), timeline.cost), report

@@ -124,10 +124,10 @@ class Pipeline:
     cost       by which actions are launched in the order in which they would start; unit costs
                where nothing is known; rank 0's is everybody's
     offload    how much of what forwards keep goes to the host until its backward: "all" that is not
-               needed right again; a fraction of the bytes of each device, what is kept longest
-               first; "auto", what the link to the host has time for, by the cost. Stages that are
-               sequences leave layer by layer; a program that offloads does as it says; see
-               `weft.lower.offload`
+               needed right again; a fraction of the bytes of each device, chosen so that the
+               most that it keeps falls; "auto", what the link to the host has time for, by the
+               cost. Stages that are sequences leave layer by layer; a program that offloads does
+               as it says; see `weft.lower.offload`
     record     whether steps have timelines; unless given, where that costs nothing, which is not
                on a GPU: there it takes two events for each action
     graphs     whether stages are captured as CUDA graphs after two steps, and replayed from then

@@ -11,7 +11,7 @@ import numpy as np
 from weft.cost import Cost, Provenance
 from weft.ir.actions import Column, Index
 from weft.ir.earliest import Seconds, earliest
-from weft.ir.kinds import Stream
+from weft.ir.kinds import Kind, Stream
 from weft.ir.program import Program
 from weft.timeline.critical import (
     CriticalPath,
@@ -23,6 +23,8 @@ from weft.timeline.critical import (
 from weft.timeline.gains import Paths, gains
 from weft.timeline.idle import CAUSES, Cause, Idle, Stretches, idle_stretches
 from weft.timeline.memory import Usage, peak_activations, usage
+
+ROUNDING = 1e-9  # of a makespan
 
 
 class Bubble(NamedTuple):
@@ -127,7 +129,7 @@ class Timeline:
 
         -1 where nothing held it back.
         """
-        return deciders(self.program, self.cost, self._binding, self.end)
+        return deciders(self.program, self.cost, self._binding, self._deciding_ends)
 
     @cached_property
     def gains(self) -> Seconds:
@@ -137,7 +139,16 @@ class Timeline:
     @cached_property
     def _binding(self) -> Index:
         """For each slot, the dependency whose value arrives last; -1 where it reads none."""
-        return binding_dependency(self.program, self.cost.delays(self.program), self.end)
+        delays = self.cost.delays(self.program)
+        return binding_dependency(self.program, delays, self._deciding_ends)
+
+    @cached_property
+    def _deciding_ends(self) -> Seconds:
+        """When actions end, for whoever waits for them: what comes back from the host, as late as
+        its reader allows, holds that up only where it ends later than all else that it waits for.
+        """
+        is_load = self.program.actions.kind == Kind.ONLOAD
+        return np.where(is_load, self.end - ROUNDING * self.makespan, self.end)
 
     @cached_property
     def _durations(self) -> Seconds:

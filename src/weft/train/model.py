@@ -58,7 +58,7 @@ def _cut(settings: Settings, model: nn.Module) -> Stages:
     stages, most = settings.program.stages, settings.layers + 2
     if stages > most:
         raise InputError(
-            f"{settings.layers} layers, embedding and head make {most} stages at most,"
+            f"embedding, --layers {settings.layers} and head make {most} stages at most, and"
             f" {settings.program.name} has {stages}; use --layers {stages - 2}"
         )
     return split(model, stages=stages, layers=layers_of(settings.layers, stages))

@@ -18,8 +18,10 @@ MOST_SPREAD = 0.05  # interquartile range over median
 def check_cost(settings: Settings, cost: Cost) -> None:
     """Refuse the cost of another model or of other stages."""
     if cost.measurement is not None:
-        given = {"stages": cost.stages, **cost.measurement.model}
-        found = differences(given, {"stages": settings.program.stages, **settings.sizes})
+        plain = {"experts": 0}  # of what has none, which nobody writes down
+        given = {"stages": cost.stages, **plain, **cost.measurement.model}
+        here = {"stages": settings.program.stages, **plain, **settings.sizes}
+        found = differences(given, here)
         if found:
             raise InputError(
                 f"the cost was measured with {', '.join(found)}; run `weft profile` with the"

@@ -43,7 +43,9 @@ def moe(
     group            the ranks that have some of the experts each
     """
     if hidden % heads:
-        raise InputError(f"{heads} heads do not divide {hidden} hidden; make it a multiple")
+        raise InputError(
+            f"{heads} heads do not divide a hidden size of {hidden}; make that a multiple of them"
+        )
     width = hidden if inner is None else inner
     blocks: list[tuple[str, nn.Module]] = []
     for index in range(layers):

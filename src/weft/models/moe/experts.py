@@ -133,7 +133,8 @@ def held_by(group: ExpertGroup, experts: int) -> range:
     """The experts that a rank builds: its own, or all where one process is every rank."""
     if experts % group.size:
         raise InputError(
-            f"{experts} experts cannot be held by {group.size} ranks; make it a multiple"
+            f"{experts} experts cannot be held by {group.size} ranks; a number of ranks that"
+            f" divides them can"
         )
     if getattr(group, "is_emulated", False):
         return range(experts)

@@ -28,11 +28,18 @@ def parse(text: str) -> Node:
     try:
         return Node(json.loads(text, parse_constant=_no_constant, object_pairs_hook=_unique))
     except json.JSONDecodeError as error:
-        raise NotationError(f"not JSON: {error.msg}", line=error.lineno) from None
+        raise NotationError(f"not JSON: {_reason(error)}", line=error.lineno) from None
     except RecursionError:
         raise NotationError("not a document of Weft: it is nested too deeply") from None
     except ValueError:  # Python limits the digits of an integer
         raise NotationError("a number has too many digits") from None
+
+
+def _reason(error: json.JSONDecodeError) -> str:
+    """Why a text is not JSON; of one that was cut off, just that."""
+    if error.msg.startswith("Unterminated") or error.pos >= len(error.doc.rstrip()):
+        return "it ends too early; was it written completely?"
+    return f"{error.msg.removesuffix(' at')} at column {error.colno}"
 
 
 def _no_constant(name: str) -> object:

@@ -47,9 +47,11 @@ class Planner:
         self._waits = _waited_for(self._program, own, binder.wires.ends, binder.wires.after)
         streams = drive.streams()
         self._thread_of = streams if drive.has_threads else {}
-        self._steps, self._closings = drive.joined(
-            binder.steps, binder.closings, self._across(streams)
-        )
+        across = self._across(streams)
+        if drive.has_threads and not self._ring.is_periodic:
+            for row, others in _before_loads(timeline, own).items():
+                across[row] = [*across.get(row, ()), *others]
+        self._steps, self._closings = drive.joined(binder.steps, binder.closings, across)
         self.gathers = Gathers(self._ring)
         self._steps = self.gathers.gated(self._steps, drive.gate)
         self._steps = releasing(self._steps, binder.steps, timeline)
@@ -289,6 +291,23 @@ def _place_loads(timeline: Timeline, position: Seconds) -> None:
             if last >= 0:
                 is_running = timeline.end[mine[last]] > timeline.start[row]
                 position[row] = position[mine[last]] + (-0.25 if is_running else 0.25)
+
+
+def _before_loads(timeline: Timeline, own: NDArray[np.bool_]) -> dict[int, list[int]]:
+    """For each load, the computation that has ended when it starts, by the timeline.
+
+    A thread would load what has just left, long before its reader: all would be on the device.
+    """
+    program, found = timeline.program, dict[int, list[int]]()
+    is_computed = program.is_on_compute[program.lane_of] & (program.actions.kind <= Kind.R)
+    is_load = own & (program.actions.kind == Kind.ONLOAD) & (timeline.end > timeline.start)
+    for device in np.unique(program.device_of[is_load]).tolist():
+        mine = np.flatnonzero(is_computed & (program.device_of == device))
+        loads = np.flatnonzero(is_load & (program.device_of == device))
+        before = np.searchsorted(timeline.end[mine], timeline.start[loads], "right") - 1
+        pairs = zip(loads.tolist(), before.tolist(), strict=True)
+        found |= {load: [int(mine[last])] for load, last in pairs if last >= 0}
+    return found
 
 
 def releasing(steps: Steps, bound: Steps, timeline: Timeline) -> Steps:

@@ -144,7 +144,11 @@ def read_manifest(folder: str | Path) -> Manifest:
         run = Run(**content.pop("run"))
         part = _part(content)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise SaveError(f"{path} cannot be read: {error!r}; use another save") from error
+        reason = "it is not JSON" if isinstance(error, ValueError) else repr(error)
+        raise SaveError(
+            f"{path} cannot be read: {reason}; use another save, or remove {folder} so that a run"
+            f" goes on from the one before"
+        ) from error
     for chunk in (chunk for tensor in part.tensors.values() for chunk in tensor.chunks):
         if Path(chunk.file).name != chunk.file:
             raise SaveError(f"{path} names {chunk.file}, which is not in its folder")

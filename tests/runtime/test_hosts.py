@@ -6,6 +6,7 @@ import os
 import re
 import signal
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -16,6 +17,7 @@ from tests.runtime.namespaces import enter_host, two_hosts
 from tests.runtime.ranks import Ended, run
 from weft.errors import InputError, WeftError
 from weft.runtime import Pipeline
+from weft.runtime.profile import BRIEF, Sample, profiled
 from weft.runtime.transport.grouped import Grouped
 from weft.schedules import chimera, one_f_one_b, zbv
 
@@ -52,6 +54,28 @@ def test_two_hosts_find_each_other_and_train_exactly(hosts: list[str]) -> None:
     found = run(2, train_apart, enter=partial(enter, hosts, 29501))
     refused = "transport='shared' needs all ranks on one Linux host; use 'gloo' between hosts"
     assert found == [(True, refused, [[], [], []])] * 2
+
+
+def enter_two_each(names: list[str], port: int, rank: int) -> str:
+    """Ranks 0 and 1 on the first host, 2 and 3 on the second."""
+    enter_host(names[rank // 2])
+    os.environ["GLOO_SOCKET_IFNAME"] = "wire"
+    return f"tcp://10.0.0.1:{port}"
+
+
+def measured_apart() -> list[tuple[int, int]]:
+    """In each rank: the pairs of ranks that have a link of their own, by a profile."""
+    program = one_f_one_b(devices=4, microbatches=4)
+    batch, target = batches(4, 1)[0]
+    brief = replace(BRIEF, sizes=(1024, 65536), pings=2, steps=1, rounds=1)
+    cost = profiled(linear(4), program, Sample(batch, target, squared), brief)
+    assert cost.network.default.latency > 0
+    return sorted(cost.network.between)
+
+
+def test_a_profile_knows_which_ranks_share_a_host(hosts: list[str]) -> None:
+    near = [(0, 1), (1, 0), (2, 3), (3, 2)]
+    assert run(4, measured_apart, enter=partial(enter_two_each, hosts, 29503)) == [near] * 4
 
 
 def kill_one() -> str:

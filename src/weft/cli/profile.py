@@ -166,6 +166,9 @@ def _host(cost: Cost, measurement: Measurement) -> Iterator[tuple[str, str, str]
         yield "latency", f"{1e6 * link.latency:.1f} us", how
         fit = f"fits {len(measurement.hops)} sizes with R2 {measurement.r_squared:.3f}"
         yield "bandwidth", f"{link.bandwidth / 1e9:.2f} GB/s", fit
+    for near in [*cost.network.between.values()][:1]:
+        yield "latency", f"{1e6 * near.latency:.1f} us", "of those within a host"
+        yield "bandwidth", f"{near.bandwidth / 1e9:.2f} GB/s", "of those within a host"
     yield "overhead", f"{1e6 * cost.overhead:.1f} us", "of the host, between two actions"
 
 

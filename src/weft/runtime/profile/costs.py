@@ -10,11 +10,11 @@ from statistics import median
 import numpy as np
 import torch
 
-from weft.cost import Cost, Measurement, Memory, Network, PerStage, Provenance, Times
+from weft.cost import Cost, Measurement, Memory, PerStage, Provenance, Times
 from weft.cost.cost import Parts
 from weft.ir.program import Program
 from weft.runtime.profile.found import Found
-from weft.runtime.profile.hops import Hops
+from weft.runtime.profile.hops import Passed
 from weft.runtime.profile.machine import machine
 from weft.runtime.profile.parts import shares_of
 
@@ -27,6 +27,7 @@ class Findings:
     """All that was measured of a program.
 
     ranks     processes that took part
+    passed    what messages took
     messages  bytes that cross each edge of the graph
     overhead  seconds between two actions of a device
     stages    what was found of each stage
@@ -35,7 +36,7 @@ class Findings:
 
     program: Program
     ranks: int
-    hops: Hops
+    passed: Passed
     messages: tuple[float, ...]
     overhead: float
     stages: Mapping[int, Found]
@@ -47,7 +48,7 @@ class Findings:
         return Cost(
             times=self._times(),
             memory=Memory(**self._all_bytes()),  # type: ignore[arg-type]
-            network=Network(self.messages, self.hops.fit.link),
+            network=self.passed.network(self.messages),
             parts=self._parts(),
             overhead=self.overhead,
             provenance=dict.fromkeys(
@@ -62,8 +63,8 @@ class Findings:
                 transport=transport,
                 rounds=min(len(runs) for found in self._found for runs in found.seconds.values()),
                 spread={name: self._spread(name) for name in TIMES if self._has(name)},
-                hops=self.hops.seconds,
-                r_squared=self.hops.fit.r_squared,
+                hops=self.passed.slowest.seconds,
+                r_squared=self.passed.slowest.fit.r_squared,
             ),
         )
 

@@ -22,12 +22,13 @@ from weft.runtime.experts.ranks import groups_in
 from weft.runtime.precision import precision_of
 from weft.runtime.profile.costs import Findings
 from weft.runtime.profile.found import Found, of_all_ranks
-from weft.runtime.profile.hops import hops
+from weft.runtime.profile.hops import passed
 from weft.runtime.profile.rests import overhead, trimmed_mean
 from weft.runtime.profile.rounds import Rounds
 from weft.runtime.profile.sample import THOROUGH, Effort, Sample, StageValues, Watch
 from weft.runtime.profile.updates import updates
 from weft.runtime.ranks.blame import failure_of
+from weft.runtime.ranks.carriers import neighbours
 from weft.runtime.ranks.world import World, world_of
 from weft.runtime.split.stages import Stages
 from weft.runtime.stage.values import Value
@@ -77,13 +78,13 @@ def profiled(
             mine[stage].replace(one)
         found = of_all_ranks(mine, world)
         rest = _rest(found)
-        passed = hops(world, effort, device, rest, watch)
-        rest = max(rest, LONG * passed.of(max(messages, default=0.0)))
+        hops = passed(world, neighbours(program), effort, device, rest, watch)
+        rest = max(rest, LONG * hops.slowest.of(max(messages, default=0.0)))
         if not is_on_gpu:
             host = overhead(values, program, effort, rest, watch)
     ranks = program.devices // len(world.devices)
     usual = trimmed_mean if is_on_gpu else median  # there actions were timed in steps, and add up
-    findings = Findings(program, ranks, passed, messages, host, found, usual)
+    findings = Findings(program, ranks, hops, messages, host, found, usual)
     return findings.cost(device=device, transport=world.carrier)
 
 

@@ -50,6 +50,7 @@ class World(Protocol):
     layouts: LayoutReports
     counts: Counts | None  # where last stages of other replicas count targets, too
     norms: Norms
+    hosts: Sequence[str]  # of all processes, as many names as hosts
     offset: float  # what to add to this process's clock to have that of device 0
     everyone: Everyone  # also those of other pipelines that hold shards of the same stages
 
@@ -99,6 +100,7 @@ class Alone:
         self.layouts = LayoutReports(None)
         self.counts: Counts | None = None
         self.norms = Norms(None)
+        self.hosts: Sequence[str] = ("this",)
         self.offset = 0.0
         self.everyone: Everyone = OneProcess()
 
@@ -178,6 +180,7 @@ class Ranks:
             self.layouts = LayoutReports(met.mesh)
             self.counts = _counts(program, members, met.mesh)
             self.norms = Norms(met.mesh, self._readouts)
+            self.hosts = met.hosts
             self.offset = 0.0 if met.is_one_clock else offset(met.mesh)
             self._whole = everyone_of(members, met.mesh, deadline)
             self.everyone: Everyone = self._whole

@@ -3,16 +3,28 @@
 from __future__ import annotations
 
 import copy
+from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from tests.runtime.exactness import differences, differences_of
-from tests.runtime.models import likelihood, plain_descent, tied, words
+from tests.runtime.models import WIDTH, batches, likelihood, plain_descent, squared, tied, words
+from weft.errors import InputError
 from weft.ir.program import Program
 from weft.runtime import Pipeline, Reference
-from weft.schedules import chimera, dualpipev, gpipe, interleaved_1f1b, one_f_one_b, zb_h1, zbv
+from weft.schedules import (
+    chimera,
+    dualpipev,
+    gpipe,
+    interleaved_1f1b,
+    one_f_one_b,
+    pipedream,
+    pipedream_2bw,
+    zb_h1,
+    zbv,
+)
 
 SHAPE = {"devices": 4, "microbatches": 8}
 PROGRAMS = [
@@ -84,3 +96,27 @@ def test_clipping_counts_a_shared_weight_once() -> None:
     )
     ids = torch.zeros(1, dtype=torch.long)
     assert pipeline.step(ids, ids).norm == 7
+
+
+class Clamping(nn.Linear):
+    """Keeps its weight small, in its forward."""
+
+    def forward(self, value: Tensor) -> Tensor:
+        with torch.no_grad():
+            self.weight.clamp_(-0.01, 0.01)
+        return super().forward(value)
+
+
+@pytest.mark.parametrize("is_frozen", [False, True])
+@pytest.mark.parametrize("make", [one_f_one_b, pipedream, pipedream_2bw])
+def test_a_forward_that_changes_a_shared_weight_is_refused(make: Any, is_frozen: bool) -> None:
+    """The other stage has a copy, and would not see that; also of one that never learns."""
+    program = make(devices=2, microbatches=2)
+    first, second = nn.Linear(WIDTH, WIDTH), Clamping(WIDTH, WIDTH)
+    second.weight = first.weight.requires_grad_(not is_frozen)
+    ((batch, target),) = batches(4 * program.microbatches, 1)
+    with (
+        Pipeline([first, second], program, loss=squared, optimizer=plain_descent) as pipeline,
+        pytest.raises(InputError, match="stage 1 changes"),
+    ):
+        pipeline.step(batch, target)

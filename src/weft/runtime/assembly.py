@@ -207,11 +207,8 @@ class Assembly:
         )
 
     def _locks(self, index: int) -> Locks:
-        task = self._task
-        tied = {end.stage for ends in task.ties for end in ends}
-        return locks_of(
-            task.ring.program, index, is_shared=index in task.shared, is_tied=index in tied
-        )
+        task, program = self._task, self._task.ring.program
+        return locks_of(program, index, is_shared=index in task.shared, is_tied=index in task.tied)
 
     def _bound(
         self,

@@ -51,6 +51,7 @@ class Task:
     lowered  makes of it the one that is walked
     program  as it is walked
     shared   stages that share a module with another
+    tied     stages that share a weight with another, also one that never learns
     resident versions of each stage: a drain makes updates before the program would
     depth    messages that a channel must take
     device   of the stages that this process holds
@@ -63,6 +64,7 @@ class Task:
     carries: Carries
     ties: Sequence[Sequence[End]]
     shared: set[int]
+    tied: set[int]
     given: Program
     lowered: Callable[[Program], Program]
     program: Program
@@ -97,7 +99,8 @@ class Task:
         is_updating = updating.factories.optimizer is not None
         if not is_updating:
             _refuse_without_optimizer(program, updating)
-        ties = [ends for ends in ties_of(stages) if program.period is None or _learns(stages, ends)]
+        every = ties_of(stages)
+        ties = [ends for ends in every if program.period is None or _learns(stages, ends)]
         check_ties(program, ties)
         check_apart(stages, ties, program)
         norms = scoped(program, updating.clip_by) if updating.is_measuring else ()
@@ -122,6 +125,7 @@ class Task:
             stages.carries,
             ties,
             shared,
+            {end.stage for ends in every for end in ends},
             program,
             lowered,
             walked,

@@ -57,7 +57,7 @@ def _judged(case: Case, shares: Sequence[Share], wanted: Trace) -> Verdict:
     """All ranks together; where one refuses, the others may say that it did."""
     failed = sorted((share for share in shares if share.failure), key=lambda one: one.is_anothers)
     if failed and failed[0].failure:
-        is_due = not case.training.changes  # else what users do may be refused at any step
+        is_due = not (case.is_asynchronous or case.training.changes)  # as in one process
         is_late = is_due and any(share.trace.updates for share in shares)
         late = Verdict("wrong", ("refused after weights have changed on another rank",))
         return late if is_late and failed[0].failure.kind == "refused" else failed[0].failure

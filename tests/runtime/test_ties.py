@@ -120,3 +120,12 @@ def test_a_forward_that_changes_a_shared_weight_is_refused(make: Any, is_frozen:
         pytest.raises(InputError, match="stage 1 changes"),
     ):
         pipeline.step(batch, target)
+
+
+@pytest.mark.parametrize("precision", ["bf16", "autocast"])
+def test_a_shared_weight_that_never_learns_needs_no_sum_in_another_type(precision: Any) -> None:
+    program = one_f_one_b(devices=2, microbatches=2)
+    first, second = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
+    second.weight = first.weight.requires_grad_(False)
+    stages = [first, second]
+    assert not differences(stages, program, batches(4, 2), precision=precision)

@@ -100,7 +100,8 @@ class Task:
         if not is_updating:
             _refuse_without_optimizer(program, updating)
         every = ties_of(stages)
-        ties = [ends for ends in every if program.period is None or _learns(stages, ends)]
+        has_versions = program.period is not None or updating.precision.compute is not None
+        ties = [ends for ends in every if not has_versions or _learns(stages, ends)]
         check_ties(program, ties)
         check_apart(stages, ties, program)
         norms = scoped(program, updating.clip_by) if updating.is_measuring else ()

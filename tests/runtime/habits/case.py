@@ -138,6 +138,8 @@ class Training(Short):
     is_cast      whether every step runs under autocast
     offload      how much of what forwards keep is on the host until their backwards
     changes      what is done to layers between steps, where they are
+    precision    in which stages compute, and compress: in which values travel; what plain torch
+                 gives is no measure of these
     """
 
     optimizer: str = "momentum"
@@ -148,6 +150,8 @@ class Training(Short):
     is_cast: bool = False
     offload: str | float = "none"
     changes: tuple[Change, ...] = ()
+    precision: str | None = None
+    compress: str | None = None
 
 
 @dataclass(frozen=True, slots=True, repr=False)

@@ -333,6 +333,8 @@ def _reference(case: Case, stages: Sequence[nn.Module]) -> Reference:
         clip=case.training.clip,
         groups=[[stage] for stage in range(len(stages))] if case.is_asynchronous else None,
         seed=SEED,
+        precision=case.training.precision,  # type: ignore[arg-type]
+        compress=case.training.compress,  # type: ignore[arg-type]
     )
 
 
@@ -349,6 +351,8 @@ def pipeline(case: Case, trace: Trace, transport: Any = "auto") -> Trace:
         seed=SEED,
         transport=transport,
         offload=case.training.offload,  # type: ignore[arg-type]
+        precision=case.training.precision,  # type: ignore[arg-type]
+        compress=case.training.compress,  # type: ignore[arg-type]
         **more,
     )
     for number, action in enumerate(case.training.steps):

@@ -56,7 +56,7 @@ def drawn(number: int) -> Case:
     training = _training(random, model, is_asynchronous=kind == "asynchronous")
     if kind != "asynchronous" and not model.is_traced:
         training = _changed(Random(~number << 1), model, training)
-    return Case(model, plan, training)
+    return Case(model, plan, _rounded(Random(~number << 2), model, training))
 
 
 def cases() -> st.SearchStrategy[Case]:
@@ -223,3 +223,14 @@ def _changed(random: Random, model: Model, training: Training) -> Training:
         for _ in range(random.randint(1, 3))
     ]
     return replace(training, changes=tuple(changes))
+
+
+def _rounded(random: Random, model: Model, training: Training) -> Training:
+    """Now and then stages compute in another type, or values travel in one."""
+    if model.dtype != "float32" or training.is_cast:
+        return training
+    return replace(
+        training,
+        precision=random.choice(("bf16", "autocast")) if _happens(random, 0.3) else None,
+        compress=random.choice(("bf16", "fp16", "fp8")) if _happens(random, 0.3) else None,
+    )

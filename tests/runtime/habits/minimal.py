@@ -60,6 +60,7 @@ def features(case: Case) -> frozenset[str]:
         "offload": training.offload != "none",
     }
     found |= {f"change {change.what}" for change in training.changes}
+    found |= {f"in {one}" for one in (training.precision, training.compress) if one}
     return frozenset(found | {name for name, holds in shown.items() if holds})
 
 
@@ -191,6 +192,8 @@ def _trainings(training: Training) -> Iterator[Training]:
     yield replace(training, is_ragged=False)
     yield replace(training, is_weighted=False)
     yield replace(training, is_cast=False)
+    yield replace(training, precision=None)
+    yield replace(training, compress=None)
     yield replace(training, offload="none")
     if training.offload != "none":
         yield replace(training, offload="all")

@@ -251,3 +251,22 @@ def test_memory_of_the_host_is_given_back_by_steps_that_fail() -> None:
         failing.is_failing = False
         pipeline.step(batch, target)
         assert 0 < pipeline._parts._blocks.made == taken
+
+
+def test_the_targets_of_a_batch_stay_where_they_are() -> None:
+    """Those of a microbatch are a part of it: all of it would leave with each."""
+    program = gpipe(devices=2, microbatches=4)
+    batch, target = batches(8, 1)[0]
+    rows = 8 // program.microbatches
+    loss = nn.functional.mse_loss  # which keeps both that it compares
+    with Pipeline(
+        [nn.Linear(8, 8), nn.Linear(8, 8)], program, loss=loss, optimizer=adam, offload="all"
+    ) as pipeline:
+        pipeline.step(batch, target)
+        kept = 2 * rows * 8 * 4  # bytes of what the last stage reads and returns
+        away = int(
+            (
+                pipeline.program.actions.stage[pipeline.program.actions.kind == Kind.OFFLOAD] == 1
+            ).sum()
+        )
+        assert pipeline.moved.away == away * kept > 0

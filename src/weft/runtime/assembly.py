@@ -193,6 +193,7 @@ class Assembly:
             is_split=bool((kinds == Kind.I).any()),
             has_inputs_alone=has_inputs_alone or place > 0,
             loss=self.criterion if is_end else None,
+            judged_by=self.criterion.judges_by,
             is_loss_drawing=not is_torchs(self.criterion.loss),
             stashes=stashes,
             is_stashing=program.is_stashing,

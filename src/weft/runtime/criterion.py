@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import torch
@@ -10,6 +10,7 @@ from torch import Tensor
 
 from weft.ir.program import Program
 from weft.runtime.lane.steps import Loss
+from weft.runtime.lent import LentValues
 from weft.runtime.losses import LossFunction, LossShare, Parts
 from weft.runtime.ranks.losses import LossReports
 from weft.runtime.stage.rows import joined
@@ -37,8 +38,7 @@ class Criterion:
     ) -> None:
         self.loss, self._device, self._is_whole = loss, device, is_whole_batch
         self.see: See | None = None
-        self._targets: dict[int, Value] = {}
-        self._lent: set[int] = set()  # whose targets a user may change once the step is over
+        self.targets = LentValues()
         self._shares: dict[int, LossShare] = {}
         self._scale_of: dict[int, Callable[[], float]] = {}
         self._scales: dict[int, float] = {}
@@ -53,38 +53,28 @@ class Criterion:
         is_lent: bool = False,
     ) -> None:
         """Take what a microbatch is judged by; its scale may only be known when it is needed."""
-        self._targets[number], self._shares[number] = target, share
-        (self._lent.add if is_lent else self._lent.discard)(number)
+        self.targets.give(number, target, is_lent=is_lent)
+        self._shares[number] = share
         if scale is None:
             self._scale_of.pop(number, None)
             self._scales.pop(number, None)
         else:
             self._scale_of[number] = scale
 
-    def keep(self) -> None:
-        """End a step: copy the targets that are lent and were not used yet."""
-        for number in [*self._lent]:
-            self._copy(number)
-
-    def _copy(self, number: int) -> None:
-        self._lent.discard(number)
-        self._targets[number] = self._targets[number].cloned()
-
-    def release(self, number: int) -> None:
-        """Let go of the target of a microbatch that is not judged again."""
-        self._targets.pop(number, None)
-
     def terms(self, number: int) -> Terms:
         """What a microbatch is judged by; its loss is reported without this scale."""
         scale = None
         if number in self._scale_of:
             scale = self._scales[number] = self._scale_of[number]()
-        if number in self._lent:
-            self._copy(number)
         if self._is_whole:
-            targets = [target for _, target in sorted(self._targets.items())]
-            return Terms(joined(targets, "the loss"), LossShare(1.0, 1.0), scale)
-        return Terms(self._targets[number], self._shares[number], scale)
+            target = joined(self.targets.read_all(), "the loss")
+            return Terms(target, LossShare(1.0, 1.0), scale)
+        return Terms(self.targets.read(number), self._shares[number], scale)
+
+    def judges_by(self, number: int) -> Sequence[Tensor]:
+        """The target of a microbatch, as its user gave it."""
+        target = self.targets.peek(number)
+        return () if target is None else target.leaves
 
     def __call__(self, output: Any, number: int) -> Tensor:
         """The loss of a microbatch, as it is differentiated."""

@@ -108,8 +108,8 @@ class Training:
         self._is_broken = True
         is_recorded = first < self._recorded_until + self._ring.numbers  # what is in flight, too
         self._lanes.run(first + self._count, self._recording if is_recorded else self._record())
-        self._lanes.binder.batch.keep()
-        self._criterion.keep()
+        self._lanes.binder.batch.inputs.keep()
+        self._criterion.targets.keep()
         self._is_broken = False
         self._forget()
         return None
@@ -213,7 +213,7 @@ class Training:
         step, index = self._draw.places[number]
         self._reports.add(step, index, self._criterion.unscaled(number, loss))
         if self._is_judged_once:  # copies of the targets of several steps would add up
-            self._criterion.release(number)
+            self._criterion.targets.drop(number)
 
 
 def _judges_again(program: Program) -> bool:

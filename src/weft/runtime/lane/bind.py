@@ -23,6 +23,7 @@ from weft.runtime.lane import steps
 from weft.runtime.lane.ring import Ring
 from weft.runtime.lane.whole import WholeBackward, WholeForward
 from weft.runtime.lane.wires import DIRECTIONS, Wires, numbers_of
+from weft.runtime.lent import LentValues
 from weft.runtime.stage.shapes import StageShapes
 from weft.runtime.stage.stage import Stage
 from weft.runtime.stage.values import Value
@@ -34,36 +35,25 @@ Copies: TypeAlias = Mapping[tuple[int, int], Sequence[Stage]]  # segments, by (p
 
 @dataclass(slots=True)
 class Batch:
-    """What microbatches begin and end with, by number.
-
-    Of what is lent, a forward gets a copy: its user may change it once the step is over.
-    """
+    """What microbatches begin and end with, by number."""
 
     read: set[int] = field(default_factory=set)  # by first stages here
     judged: set[int] = field(default_factory=set)  # by last stages here
-    inputs: dict[int, Value] = field(default_factory=dict)
-    lent: dict[int, Value] = field(default_factory=dict)
+    inputs: LentValues = field(default_factory=LentValues)
     on_loss: steps.OnLoss = lambda lap, number, loss: None
     is_read_once: bool = True  # there is one first stage
 
     def give(self, number: int, value: Value, *, is_lent: bool = False) -> None:
         """Let a microbatch begin with a value, if it begins here."""
         if number in self.read:
-            (self.lent if is_lent else self.inputs)[number] = value
+            self.inputs.give(number, value, is_lent=is_lent)
 
     def taken(self, number: int) -> Value:
         """The input of a microbatch, which nobody else keeps once its only reader has it."""
-        if number in self.lent:
-            self._copy(number)
-        return self.inputs.pop(number) if self.is_read_once else self.inputs[number]
-
-    def keep(self) -> None:
-        """End a step: copy what is lent and was not read yet."""
-        for number in [*self.lent]:
-            self._copy(number)
-
-    def _copy(self, number: int) -> None:
-        self.inputs[number] = self.lent.pop(number).cloned()
+        value = self.inputs.read(number)
+        if self.is_read_once:
+            self.inputs.drop(number)
+        return value
 
 
 class Binder:

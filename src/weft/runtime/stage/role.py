@@ -30,6 +30,7 @@ class Role:
     is_split          whether some of its backwards come in two halves
     has_inputs_alone  whether no other stage reads what it reads
     loss              on the last stage: a forward ends with the microbatch's weighted loss
+    judged_by         tensors of a user by which the loss judges a microbatch
     is_loss_drawing   whether the loss may draw random numbers
     stashes           of versions of its weights, one for each group of them
     is_stashing       whether a backward computes with the versions of its forward
@@ -48,6 +49,7 @@ class Role:
     is_split: bool = False
     has_inputs_alone: bool = True
     loss: WeightedLoss | None = None
+    judged_by: Callable[[int], Sequence[Tensor]] = lambda microbatch: ()
     is_loss_drawing: bool = True
     stashes: Sequence[Stash] = ()
     is_stashing: bool = True

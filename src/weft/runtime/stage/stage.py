@@ -236,8 +236,9 @@ class Stage:
     def _held(self, microbatch: int, saved: Saved) -> HeldTensors:
         versions = self._versioned.leaves(saved.versions).values()
         fixed = [*self._weights, *self.module.buffers(), *versions]
-        if self.role.is_first:  # rows of a batch stay with the others
-            fixed += [leaf for leaf in saved.inputs if _is_part(leaf)]
+        given = [*saved.inputs] if self.role.is_first else []
+        given += self.role.judged_by(microbatch) if self.role.loss is not None else ()
+        fixed += [leaf for leaf in given if _is_part(leaf)]  # rows of a batch stay with the others
         place = f"stage {self.index}, microbatch {microbatch}"
         return HeldTensors(place, saved.inputs, fixed, self.role.blocks, self._device)
 

@@ -49,12 +49,12 @@ def of(latency: float) -> hops.Hops:
 
 
 def test_links_within_a_host_and_between_hosts_differ() -> None:
-    found = hops.Passed(of(2.0), of(1.0), ("a", "a", "b", "b"))
+    found = hops.HopTimes(of(2.0), of(1.0), ("a", "a", "b", "b"))
     network = found.network((8.0,))
     assert network.default.latency == found.slowest.fit.link.latency == 2.0
     assert sorted(network.between) == [(0, 1), (1, 0), (2, 3), (3, 2)]
     assert {link.latency for link in network.between.values()} == {1.0}
-    alone = hops.Passed(None, of(1.0), ("a", "a")).network((8.0,))
+    alone = hops.HopTimes(None, of(1.0), ("a", "a")).network((8.0,))
     assert (alone.default.latency, alone.between) == (1.0, {})
 
 

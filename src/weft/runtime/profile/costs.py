@@ -14,7 +14,7 @@ from weft.cost import Cost, Measurement, Memory, PerStage, Provenance, Times
 from weft.cost.cost import Parts
 from weft.ir.program import Program
 from weft.runtime.profile.found import Found
-from weft.runtime.profile.hops import Passed
+from weft.runtime.profile.hops import HopTimes
 from weft.runtime.profile.machine import machine
 from weft.runtime.profile.parts import shares_of
 
@@ -36,7 +36,7 @@ class Findings:
 
     program: Program
     ranks: int
-    passed: Passed
+    passed: HopTimes
     messages: tuple[float, ...]
     overhead: float
     stages: Mapping[int, Found]

@@ -47,7 +47,7 @@ WARM_UP = 3
 BURST = 16  # messages that a GPU receives one after the other
 ITEM = torch.float32.itemsize
 
-Pair: TypeAlias = tuple[int, int]  # of ranks
+RankPair: TypeAlias = tuple[int, int]  # of ranks
 
 
 class Hops(NamedTuple):
@@ -61,7 +61,7 @@ class Hops(NamedTuple):
         return self.fit.link.latency + self.fit.link.seconds(size)
 
 
-class Passed(NamedTuple):
+class HopTimes(NamedTuple):
     """What messages take from host to host, and within one; `hosts` has that of each rank."""
 
     far: Hops | None = None
@@ -74,7 +74,7 @@ class Passed(NamedTuple):
         return self.far or self.near or Hops()
 
     def network(self, messages: tuple[float, ...]) -> Network:
-        """Links between all ranks, which send messages of so many bytes along each edge."""
+        """Links between all ranks, which send messages of these bytes along each edge."""
         link = self.slowest.fit.link
         if self.far is None or self.near is None:
             return Network(messages, link)
@@ -85,37 +85,37 @@ class Passed(NamedTuple):
 
 def passed(
     world: World,
-    pairs: Sequence[Pair],
+    pairs: Sequence[RankPair],
     effort: Effort,
     device: torch.device,
     rest: float,
     watch: Watch,
-) -> Passed:
+) -> HopTimes:
     """What all ranks find, with values on such a device; every rank calls this.
 
     Of the pairs of ranks that exchange messages, those play that have no rank in common.
     """
     if world.carrier == "loopback" or dist.get_world_size() < 2:
-        return Passed()
+        return HopTimes()
     hosts = world.hosts
     far = _disjoint(pair for pair in pairs if hosts[pair[0]] != hosts[pair[1]])
     near = _disjoint(pair for pair in pairs if hosts[pair[0]] == hosts[pair[1]])
 
-    def found(playing: Sequence[Pair], before: Sequence[Pair]) -> Hops | None:
+    def found(playing: Sequence[RankPair], before: Sequence[RankPair]) -> Hops | None:
         parts, done = bool(far) + bool(near), bool(before)
         part = partial(_watched_part, watch, done, parts)
         return _hops(world, playing, effort, device, rest, part) if playing else None
 
-    return Passed(found(far, ()), found(near, far), hosts)
+    return HopTimes(found(far, ()), found(near, far), hosts)
 
 
 def _watched_part(watch: Watch, done: int, parts: int, share: float) -> None:
     watch("hops", (done + share) / parts)
 
 
-def _disjoint(pairs: Iterable[Pair]) -> list[Pair]:
+def _disjoint(pairs: Iterable[RankPair]) -> list[RankPair]:
     """As many as are found one after the other of which no two have a rank in common."""
-    found, taken = list[Pair](), set[int]()
+    found, taken = list[RankPair](), set[int]()
     for pair in sorted(pairs):
         if taken.isdisjoint(pair):
             taken.update(pair)
@@ -125,7 +125,7 @@ def _disjoint(pairs: Iterable[Pair]) -> list[Pair]:
 
 def _hops(
     world: World,
-    pairs: Sequence[Pair],
+    pairs: Sequence[RankPair],
     effort: Effort,
     device: torch.device,
     rest: float,
@@ -149,7 +149,7 @@ def _hops(
 
 
 def _medians(
-    ranks: Sequence[Sequence[Sequence[float]]], pairs: Sequence[Pair], sizes: int
+    ranks: Sequence[Sequence[Sequence[float]]], pairs: Sequence[RankPair], sizes: int
 ) -> list[float]:
     """Of each size, from every rank's seconds by size and ping."""
     return [
@@ -167,7 +167,7 @@ def _medians(
 class _Player:
     """One end of a pair that passes a message of one size to and fro."""
 
-    def __init__(self, world: World, pair: Pair, number: int, value: Tensor) -> None:
+    def __init__(self, world: World, pair: RankPair, number: int, value: Tensor) -> None:
         self._transport, rank = world.transport, world.devices.start
         self._is_first, self._value, shape = rank == pair[0], value, TensorShape.of(value)
         there = Route(Message(0, Direction.ACTIVATION, number), *pair, "a ping", number)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 from dataclasses import replace
 from pathlib import Path
@@ -126,6 +127,29 @@ def test_a_run_that_is_killed_before_its_first_save_begins_again(tmp_path: Path)
     outcome = run(settings, tmp_path, save_every=3, resume=True)
     assert outcome.losses == checked(settings)
     assert steps_of(tmp_path) == [*range(1, STEPS + 1)]
+
+
+def test_a_damaged_save_is_refused_before_the_run_goes_on_from_the_one_before(
+    tmp_path: Path,
+) -> None:
+    settings, saves = job(one_f_one_b(devices=2, microbatches=4)), tmp_path / "saves"
+    run(settings, tmp_path, save_every=2, stop_after=4)
+    asked = Saving(save_every=2, resume=True)
+    (saves / "step-000004" / "weft.json").unlink()
+    said = "step-000004 is damaged, as it has no weft.json.*remove or rename it, and the run goes"
+    with pytest.raises(InputError, match=f"{said} on from .*step-000002"):
+        resumed_after(settings, saves, asked)
+    (saves / "step-000002" / "weft.json").unlink()
+    with pytest.raises(InputError, match="step-000002 is damaged.* and the run begins at step 1"):
+        resumed_after(settings, saves, asked)
+
+
+def test_a_damaged_save_before_the_newest_is_in_nobodys_way(stopped: Path, tmp_path: Path) -> None:
+    settings, saves = job(one_f_one_b(devices=2, microbatches=4)), tmp_path / "saves"
+    shutil.copytree(stopped / "saves", saves)
+    (saves / "step-000001").mkdir()
+    (saves / "step-000001" / "__0_0.distcp").touch()
+    assert resumed_after(settings, saves, Saving(resume=True)) == 2
 
 
 @pytest.mark.parametrize(

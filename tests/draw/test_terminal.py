@@ -93,6 +93,14 @@ def test_where_primes_have_no_room_the_second_stage_is_in_lower_case() -> None:
     assert drawn.splitlines()[2] == "0 F0F1f0f1....b0  ..b1  B0  B1  |"
 
 
+def test_where_primes_have_no_room_four_stages_of_a_device_differ() -> None:
+    drawn = plain(timeline("interleaved-1f1b", 2, 2, stages=4), width=70).splitlines()
+    assert drawn[1].startswith("0 F0F1f0f1Ḟ0Ḟ1ḟ0ḟ1")
+    assert "FfḞḟ forward" in drawn[-1]
+    short = (Mark(kind, 0, place=place) for kind in (Kind.I, Kind.W, Kind.R) for place in range(4))
+    assert " ".join(mark.short_label for mark in short) == "I0 i0 İ0 ï0 W0 w0 Ẇ0 ẇ0 R0 r0 Ṙ0 ṙ0"
+
+
 def test_where_labels_have_no_room_letters_remain() -> None:
     drawn = plain(timeline("1f1b", 3, 4), width=21)
     assert drawn.splitlines()[2] == "0 FFF....B0FB1.B2.B3|"

@@ -55,6 +55,9 @@ class Option(click.Option):
             flags = flags.replace(f", {name}", "")
         return flags, words
 
+    def get_error_hint(self, ctx: click.Context | None) -> str:
+        return " / ".join(f"'{name}'" for name in self.opts if name not in self.old)
+
     def _read(self, context: click.Context, parameter: click.Parameter, given: Any) -> Any:
         try:
             return None if given is None else self.value.read(given)

@@ -136,6 +136,25 @@ def test_nonsense_is_refused(words: tuple[str, ...], fragments: tuple[str, ...])
     refused(weft("plan", *words), *fragments)
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (
+            "--batch 100",
+            "100 tokens is not a whole number of sequences of 1,024; 1,024 is",
+        ),
+        ("--batch 100", "or give another --sequence"),
+        ("--batch 10Ki --replicas 8", "10 sequences cannot be divided over 8 devices with --repl"),
+        ("--batch 10Ki --replicas 8", "Take 8 sequences (--batch 8192), or leave out --replicas"),
+        ("--batch 10Ki --replicas 8 --tensor 4", "with --tensor and --replicas. Leave out --repl"),
+        ("--batch 8Ki --pipeline 3 --tensor 3", "Leave out some of these options"),
+        ("--batch 8Ki --pipeline 3 --frontier", "8 devices with --pipeline. Leave out --pipeline"),
+    ],
+)
+def test_a_batch_that_cannot_be_divided_says_by_which_option(words: str, said: str) -> None:
+    refused(weft("plan", "gpt-1.5b", "-d", "8", "--device", "a100", *words.split()), said)
+
+
 def test_a_broken_cluster_file_is_refused_by_line(tmp_path: Path) -> None:
     file = tmp_path / "cluster.json"
     file.write_text('{"format": "weft.cluster", "version": 1,\n "devices": 0, "device": "a100"}')

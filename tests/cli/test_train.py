@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
+import pty
 import re
+import subprocess
 import sys
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from shlex import split
@@ -131,6 +135,29 @@ def test_a_run_without_tensorboard_says_so_once(
     ]
     assert (tmp_path / "run" / "metrics.jsonl").exists()
     assert not list((tmp_path / "run").glob("events*"))
+
+
+def test_the_reference_gives_a_sign_of_life() -> None:
+    terminal, theirs = pty.openpty()
+    words = [*SHAPE, "--steps", "2000", ALONE]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "weft", "train", *words],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=theirs,
+        env={**os.environ, "TERM": "xterm", "COLUMNS": "120"},
+    )
+    os.close(theirs)
+    shown = b""
+    try:
+        with suppress(OSError):  # of a process that has ended
+            while b"training in one process" not in shown:
+                shown += os.read(terminal, 4096)
+    finally:
+        process.kill()
+        process.wait()
+        os.close(terminal)
+    assert b"training in one process" in shown
 
 
 def test_the_reference_prints_a_table() -> None:

@@ -47,7 +47,7 @@ def _panel(timeline: Timeline, view: View, look: Look, panel: Frame) -> Iterator
     yield group(_idle(panel), fill=theme.idle.code)
     yield group(words.axes(timeline, panel), fill=theme.faint.code, color=theme.faint.code)
     yield from _rows(timeline, view, panel)
-    yield group(levels(timeline, panel, look), fill=theme.faint.code)
+    yield group(levels(timeline, panel, look), fill=theme.faint.code, color=theme.faint.code)
 
 
 def document(content: list[str], paper: Frame, look: Look) -> str:

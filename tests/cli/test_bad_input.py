@@ -24,7 +24,7 @@ COMMANDS = ("draw", "simulate", "export", "verify")
         ("1f1b -d -4", "'--devices': -4 is not a whole number from 1 to"),
         ("1f1b --forward -1", "'--forward': -1.0 is not a finite number"),
         ("1f1b --backward nan", "'--backward': nan is not a finite number"),
-        ("1f1b --latency inf", "'--latency' / '--lag': inf is not a finite number"),
+        ("1f1b --latency inf", "'--latency': inf is not a finite number"),
         ("1f1b --pair 1e308", "'--pair'"),
         ("1f1b --weight-grad x", "'--weight-grad': 'x' is not a valid float"),
         ("1f1b --backward 2 --input-grad 1", "leave out --input-grad"),

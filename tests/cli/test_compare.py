@@ -66,6 +66,13 @@ def test_a_cyclic_variant_says_why() -> None:
     assert "interleaved-1f1b (ragged)  interleaved-1f1b on 4 devices: deadlock" in table
 
 
+def test_advice_keeps_the_graph_that_was_asked_for() -> None:
+    refused = weft_json("compare", "--graph", "inception", "-n", "3")["refused"]
+    assert {row["reason"] for row in refused} == {
+        "needs a chain of stages; gpipe and 1f1b also run graphs"
+    }
+
+
 def test_graphs_are_compared_by_those_that_take_them() -> None:
     compared = weft_json("compare", "--graph", "two-tower:2")
     assert {row["name"] for row in compared["rows"]} == {

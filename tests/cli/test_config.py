@@ -76,8 +76,10 @@ def test_the_command_line_wins(file: Path) -> None:
         ("token-type = 16", "token-type: 16 is not a short text"),
         ("token-type = 'uint8'\ndata = 'no.bin'", "no.bin"),
         ("heads = 1\nlearning-rate = 0.1\nlearning_rate = 0.1", "stands there twice"),
-        ("steps 3", "is not TOML: "),
-        ("steps = 3\nsteps = 3", "is not TOML: "),
+        ("steps 3", "run.toml, line 1: 'steps 3' is not TOML: a line has a name and its value"),
+        ("heads = 1\nsteps = many", "line 2: 'steps = many' is not TOML: a line has a name"),
+        ("steps = 3\nschedule = 'zb", 'line 2: "schedule = \'zb" is not TOML'),
+        ("steps = 3\nsteps = 3", "line 2: 'steps = 3' is not TOML: the name is there already"),
         ("steps = " + "[" * 20_000, "is not TOML: "),
     ],
 )
@@ -98,7 +100,7 @@ def test_what_cannot_be_read_is_refused(name: str) -> None:
 
 def test_what_is_no_text_is_refused(file: Path) -> None:
     file.write_bytes(b"\xff\xfe")
-    refused(weft("train", "--config", str(file)), "is not TOML: ")
+    refused(weft("train", "--config", str(file)), "is not TOML, which is text in UTF-8")
 
 
 def test_settings_without_end_are_refused() -> None:

@@ -117,7 +117,7 @@ def test_asynchronous_schedules_are_explained() -> None:
 def test_bad_input_is_refused() -> None:
     refused(weft("explain", "nothing"), "no schedule named")
     refused(weft("explain", "chimera", "-d", "3"), "even number of devices")
-    refused(weft("explain", "1f1b", "--offload", "9"), "stages are numbered 0 to 3")
+    refused(weft("explain", "1f1b", "--offload", "0,9"), "stages are numbered 0 to 3")
 
 
 def test_no_colour_in_a_pipe() -> None:

@@ -29,7 +29,7 @@ def test_offload_by_amount() -> None:
 
 def test_offload_of_some_stages() -> None:
     words = ("simulate", "1f1b", "-d", "4", "-n", "8", "--copy", "0.25")
-    peaks = weft_json(*words, "--offload", "0")["memory"]["categories"]["activations"]
+    peaks = weft_json(*words, "--offload", "stage:0")["memory"]["categories"]["activations"]
     assert peaks[0] < 4
     assert peaks[1:] == [3, 2, 1]
 
@@ -77,8 +77,12 @@ def test_versions_and_updates_are_drawn() -> None:
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
-        (("--offload", "9"), "stages are numbered 0 to 3"),
-        (("--offload", "x"), "`all`, or stages like 0,2,4"),
+        (("--offload", "stage:9"), "stages are numbered 0 to 3"),
+        (("--offload", "0,9"), "stages are numbered 0 to 3"),
+        (("--offload", "x"), "`all`, a stage like stage:1, or stages like 0,2,4"),
+        (("--offload", "1"), "`1.0` or `all` everything, `stage:1` what there is time for"),
+        (("--offload", "0"), "`0.0` or `none` offloads nothing, `stage:0` what there is time for"),
+        (("--offload", "2"), "fraction: `stage:2` what there is time for of stage 2"),
         (("--recompute", "-1"), "stages are numbered 0 to 3"),
         (("--experts", "0"), "0 is not a whole number from 1 to"),
         (("--copy", "nan"), "not a finite number"),

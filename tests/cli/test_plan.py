@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import re
 import signal
 import subprocess
 import sys
@@ -14,8 +15,13 @@ from pathlib import Path
 import pytest
 
 from tests.cli.running import refused, weft, weft_json
+from weft.cli.plan import _best
 from weft.cost import Cluster, Layout, derive, device_named, model_named
 from weft.notation import to_json
+from weft.plan.asked import Wish
+from weft.plan.progress import Found
+from weft.plan.question import Choices
+from weft.plan.search import searching
 from weft.request import read_plan
 from weft.schedules import one_f_one_b
 
@@ -136,12 +142,36 @@ def test_nonsense_is_refused(words: tuple[str, ...], fragments: tuple[str, ...])
     refused(weft("plan", *words), *fragments)
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("--batch 100", "whole number of sequences of 1,024; 1,024 is, or give another --sequence"),
+        ("--batch 10Ki --replicas 8", "10 sequences cannot be divided over 8 devices with --repl"),
+        ("--batch 10Ki --replicas 8", "Take 8 sequences (--batch 8192), or leave out --replicas"),
+        ("--batch 10Ki --replicas 8 --tensor 4", "with --tensor and --replicas. Leave out --repl"),
+        ("--batch 8Ki --pipeline 3 --tensor 3", "Leave out some of these options"),
+        ("--batch 8Ki --pipeline 3 --frontier", "8 devices with --pipeline. Leave out --pipeline"),
+    ],
+)
+def test_a_batch_that_cannot_be_divided_says_by_which_option(words: str, said: str) -> None:
+    refused(weft("plan", "gpt-1.5b", "-d", "8", "--device", "a100", *words.split()), said)
+
+
 def test_a_broken_cluster_file_is_refused_by_line(tmp_path: Path) -> None:
     file = tmp_path / "cluster.json"
     file.write_text('{"format": "weft.cluster", "version": 1,\n "devices": 0, "device": "a100"}')
     refused(
         weft("plan", "gpt-cpu", "--batch", "2048", "--cluster", str(file)), str(file), "devices"
     )
+
+
+def test_a_time_that_is_not_simulated_in_full_is_said_to_be_about_that() -> None:
+    """So that the best does not seem to get worse where its full time is longer."""
+    wish = Wish(devices=8, device="a100", batch=65536)
+    found = [*searching(wish.question("gpt-1.5b", Choices(schedule=("zbv",), pipeline=4)))]
+    assert re.fullmatch(r"best so far: about [\d.]+ ms  zbv", _best(found[0]))
+    assert re.fullmatch(r"best so far: [\d.]+ ms  zbv", _best(found[-1]))
+    assert _best(Found()) == "nothing fits yet"
 
 
 def test_an_interrupt_prints_the_best_so_far(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.running import weft, weft_json
+from tests.cli.running import refused, weft, weft_json
 from weft.schedules import REGISTRY
 
 
@@ -138,3 +138,4 @@ def test_an_option_keeps_its_old_name_and_does_not_mention_it() -> None:
     text = weft("simulate", "--help").stdout
     assert "--latency SECONDS" in text
     assert "--lag" not in text
+    refused(weft("simulate", "zbv", "--lag", "-1"), "Invalid value for '--latency': -1.0 is not")

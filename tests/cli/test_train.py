@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
+import pty
 import re
+import subprocess
 import sys
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from shlex import split
@@ -133,6 +137,29 @@ def test_a_run_without_tensorboard_says_so_once(
     assert not list((tmp_path / "run").glob("events*"))
 
 
+def test_the_reference_gives_a_sign_of_life() -> None:
+    terminal, theirs = pty.openpty()
+    words = [*SHAPE, "--steps", "2000", ALONE]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "weft", "train", *words],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=theirs,
+        env={**os.environ, "TERM": "xterm", "COLUMNS": "120"},
+    )
+    os.close(theirs)
+    shown = b""
+    try:
+        with suppress(OSError):  # of a process that has ended
+            while b"training in one process" not in shown:
+                shown += os.read(terminal, 4096)
+    finally:
+        process.kill()
+        process.wait()
+        os.close(terminal)
+    assert b"training in one process" in shown
+
+
 def test_the_reference_prints_a_table() -> None:
     printed = weft("train", *JOB, "--reference").stdout.splitlines()
     assert [line.split()[0] for line in printed] == ["step", "1", "2", "3"]
@@ -156,6 +183,10 @@ def test_the_reference_prints_a_table() -> None:
         ("--resume --out .", "exists; name a folder that does not"),
         ("--save-every 2 --json", "say where, with --out"),
         ("--reshape --out new", "add --resume"),
+        ("--keep 2 --out new", "--keep is for the saves of --save-every; add that"),
+        ("--stop-after 60 --out new", "--stop-after 60: the run ends after its 50 steps; give"),
+        ("--stop-after 60 --resume --out new", "--stop-after 60: the run ends after its 50 steps"),
+        ("--stop-after 60 --reference", "--stop-after 60: the run ends after its 50 steps; give"),
         ("--keep 0", "0 is not a whole number from 1 to"),
         ("--learning-rate nan", "nan is not a number from 0 to 1"),
         ("--vocabulary 9", "--vocabulary is for tokens"),

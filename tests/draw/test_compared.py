@@ -20,7 +20,7 @@ from weft.draw.terminal_compared import compared_coloured, compared_plain
 from weft.errors import InputError
 from weft.ir.kinds import Kind
 from weft.ir.program import Program
-from weft.lower import executable, experts, offload
+from weft.lower import executable, experts, offload, updates
 from weft.notation import to_json
 from weft.schedules import REGISTRY, gpipe, kimi_k2, one_f_one_b
 from weft.simulate import simulate
@@ -105,6 +105,16 @@ def test_letters_stand_in_the_same_rows(compared: Compared) -> None:
     assert re.findall("[A-Za-z]", shown[0]) == re.findall("[A-Za-z]", shown[3])
     coloured = compared_coloured(compared, width=100).plain
     assert "measured  Computation" in coloured
+
+
+def test_the_legend_has_what_any_of_the_slots_shows() -> None:
+    """Device 1 updates within its slot of the cool-down, device 0 after it."""
+    program = executable(updates(one_f_one_b(devices=4, microbatches=8)))
+    predicted = simulate(program, Share().cost(program))
+    for device, is_listed in ((0, False), (1, True)):
+        both = Compared(predicted, _slower(predicted), device=device)
+        assert ("U update" in compared_plain(both, width=100)) is is_listed
+        assert (">update<" in compared_to_svg(both)) is is_listed
 
 
 def test_two_programs_are_refused(compared: Compared) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from itertools import pairwise
 from xml.etree import ElementTree
@@ -145,6 +146,17 @@ def test_memory_stands_under_each_device() -> None:
     reported = words(parsed(timeline("gpipe"), look=Look(has_memory=True)))
     assert reported.count("9") == 4  # eight in flight, and the weights
     assert "memory: activations" in reported
+
+
+def test_the_most_that_a_device_holds_stands_at_its_height() -> None:
+    """And not at the foot of its strip, where it reads as what weights take."""
+    picture = parsed(timeline(), look=Look(has_memory=True))
+    every = [one for one in picture.iter() if one.get("font-size") == "9"]
+    numbers = {int(one.text or ""): float(one.get("y", 0)) for one in every if one.text != "device"}
+    areas = [one.get("d", "") for one in picture.iter() if one.get("fill-opacity") == "0.5"][:4]
+    for peak, area in zip((5, 4, 3, 2), areas, strict=True):
+        top = min(float(y) for y in re.findall(r",([\d.]+)", area))
+        assert top < numbers[peak] < top + 8
 
 
 def test_themes_differ_in_paper() -> None:

@@ -11,7 +11,7 @@ from rich.style import Style
 from rich.text import Text
 
 from weft.cost import Provenance, Share
-from weft.draw import coloured, plain
+from weft.draw import View, Window, coloured, plain
 from weft.draw.marks import Mark
 from weft.draw.palette import colour
 from weft.ir.graph import Graph
@@ -91,6 +91,24 @@ def test_pairs() -> None:
 def test_where_primes_have_no_room_the_second_stage_is_in_lower_case() -> None:
     drawn = plain(timeline("interleaved-1f1b", 2, 2, stages=2), width=36)
     assert drawn.splitlines()[2] == "0 F0F1f0f1....b0  ..b1  B0  B1  |"
+
+
+def test_where_primes_have_no_room_four_stages_of_a_device_differ() -> None:
+    drawn = plain(timeline("interleaved-1f1b", 2, 2, stages=4), width=70).splitlines()
+    assert drawn[1].startswith("0 F0F1f0f1Ḟ0Ḟ1ḟ0ḟ1")
+    assert "FfḞḟ forward" in drawn[-1]
+    short = (Mark(kind, 0, place=place) for kind in (Kind.I, Kind.W, Kind.R) for place in range(4))
+    assert " ".join(mark.short_label for mark in short) == "I0 i0 İ0 ï0 W0 w0 Ẇ0 ẇ0 R0 r0 Ṙ0 ṙ0"
+
+
+def test_the_legend_lists_what_is_in_view_alone() -> None:
+    drawn = timeline("zb-h1")
+    start = plain(drawn, width=200, view=View(window=Window(0, 3))).splitlines()
+    assert start[-1] == "F forward   . idle"
+    first = plain(drawn, width=200, view=View(window=Window(0, 4.5))).splitlines()
+    assert first[-1] == "F forward   I input gradient   . idle"
+    whole = plain(drawn, width=200).splitlines()
+    assert whole[-1] == "F forward   I input gradient   W weight gradient   . idle"
 
 
 def test_where_labels_have_no_room_letters_remain() -> None:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import re
+from itertools import combinations, pairwise
+
 import pytest
 
 from tests.plan.cases import HEAVY, question
 from weft.draw.scatter import Dot, Scatter
-from weft.draw.svg.scatter import scatter_to_svg
+from weft.draw.svg.elements import width_of
+from weft.draw.svg.scatter import SIZE, scatter_to_svg
 from weft.draw.terminal_scatter import scatter_lines
 from weft.plan.frontier import frontier
 from weft.plan.question import Choices
@@ -66,6 +70,49 @@ def test_a_scatter_names_the_best_and_leaves_out_the_slowest() -> None:
     assert "  a  lean: 1.2 s, 1.863 GiB" in lines
     assert "  b  quick: 1 s, 2.794 GiB" in lines
     assert sum(line.count("*") for line in lines[:-3]) == 2
+
+
+CROWD = tuple(
+    Dot(1.0 + 0.5 / (step + 1) + shift, 1e9 * (1 + 0.04 * step + shift), f"{name} (lean) x {step}")
+    for step in range(8)
+    for name, shift in (("interleaved-1f1b", 0.01), ("kimi-k2", 0.03))
+)
+CURVE = tuple(
+    Dot(1.0 + 0.5 / (step + 1), 1e9 * (1 + 0.04 * step), "made", is_joined=True)
+    for step in range(8)
+)
+
+
+def test_names_lie_neither_across_each_other_nor_across_the_line() -> None:
+    scatter = Scatter("title", CROWD + CURVE, limit=1.4e9)
+    drawn = scatter_to_svg(scatter)
+    best = [dot.name for dot in scatter.schedules.best]
+    words = re.findall(r'<text x="([\d.]+)" y="([\d.]+)"(?: text-anchor="(\w+)")?>(.*?)<', drawn)
+    boxes = {
+        name: _extent(float(x), float(y), anchor, name)
+        for x, y, anchor, name in words
+        if name in {*(dot.name for dot in CROWD), "all that a device has"}
+    }
+    assert {*best, "all that a device has"} <= {*boxes}
+    for one, other in combinations(boxes.values(), 2):
+        assert not _meet(one, other)
+    line = re.findall(r'<path d="M([^"]*)" stroke="#d55e00"', drawn)[0]
+    corners = [tuple(map(float, corner.split())) for corner in line.split("L")]
+    for (x, y), (to_x, to_y) in pairwise(corners):
+        for part in range(101):
+            at = x + (to_x - x) * part / 100, y + (to_y - y) * part / 100
+            assert not any(_meet((*at, *at), box) for box in boxes.values())
+
+
+def _extent(x: float, y: float, anchor: str, name: str) -> tuple[float, ...]:
+    width = width_of(name, SIZE)
+    left = x - {"end": width, "middle": width / 2}.get(anchor, 0.0)
+    return left, y - SIZE + 3, left + width, y
+
+
+def _meet(one: tuple[float, ...], other: tuple[float, ...]) -> bool:
+    is_beside = one[0] >= other[2] or other[0] >= one[2]
+    return not (is_beside or one[1] >= other[3] or other[1] >= one[3])
 
 
 def test_what_holds_far_more_than_the_rest_is_at_the_edge() -> None:

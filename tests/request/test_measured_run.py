@@ -101,5 +101,5 @@ def test_what_is_no_run_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="3 layers on 4 stages"):
         measured_of(run)
     (run / "settings.toml").write_text("layers =\n")
-    with pytest.raises(InputError, match=r"settings\.toml is not TOML"):
+    with pytest.raises(InputError, match=r"settings\.toml, line 1: 'layers =' is not TOML"):
         measured_of(run)

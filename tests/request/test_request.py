@@ -83,7 +83,7 @@ def test_limits_hold_before_anything_is_made() -> None:
 
 
 def test_passes_are_proved_as_well() -> None:
-    timeline, proof = Request("1f1b", SIZES, Passes(recompute="all", offload="0")).timed()
+    timeline, proof = Request("1f1b", SIZES, Passes(recompute="all", offload="stage:0")).timed()
     kinds = {Kind(int(kind)) for kind in timeline.program.actions.kind}
     assert {Kind.R, Kind.OFFLOAD, Kind.ONLOAD} <= kinds
     assert proof.is_valid

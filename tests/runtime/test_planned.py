@@ -62,7 +62,7 @@ PLANS = {
     "uneven": plan_of(TWO, 1, 4, passes=Passes(recompute="1")),
     "the embedding alone": plan_of(TWO, 0, 5, storage=Storage(is_selective=True)),
     "wave": plan_of(WAVE, 2, 1, 2, 0, passes=Passes(offload="all")),
-    "found": plan_of(from_text(FOUND), 3, 2, passes=Passes(offload="0")),
+    "found": plan_of(from_text(FOUND), 3, 2, passes=Passes(offload="stage:0")),
     "replicas": plan_of(TWO, 3, 2, layout={"replicas": 2}),
 }
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shutil
 import signal
 from dataclasses import replace
 from pathlib import Path
@@ -27,6 +29,7 @@ from weft.train import (
     Saved,
     Settings,
     checked,
+    outcome_of,
     own_text,
     recorded,
     resumed_after,
@@ -128,6 +131,29 @@ def test_a_run_that_is_killed_before_its_first_save_begins_again(tmp_path: Path)
     assert steps_of(tmp_path) == [*range(1, STEPS + 1)]
 
 
+def test_a_damaged_save_is_refused_before_the_run_goes_on_from_the_one_before(
+    tmp_path: Path,
+) -> None:
+    settings, saves = job(one_f_one_b(devices=2, microbatches=4)), tmp_path / "saves"
+    run(settings, tmp_path, save_every=2, stop_after=4)
+    asked = Saving(save_every=2, resume=True)
+    (saves / "step-000004" / "weft.json").unlink()
+    said = r"step-000004 is damaged, as it has no weft\.json.*remove or rename it, and the run goes"
+    with pytest.raises(InputError, match=f"{said} on from .*step-000002"):
+        resumed_after(settings, saves, asked)
+    (saves / "step-000002" / "weft.json").unlink()
+    with pytest.raises(InputError, match=r"step-000002 is damaged.* and the run begins at step 1"):
+        resumed_after(settings, saves, asked)
+
+
+def test_a_damaged_save_before_the_newest_is_in_nobodys_way(stopped: Path, tmp_path: Path) -> None:
+    settings, saves = job(one_f_one_b(devices=2, microbatches=4)), tmp_path / "saves"
+    shutil.copytree(stopped / "saves", saves)
+    (saves / "step-000001").mkdir()
+    (saves / "step-000001" / "__0_0.distcp").touch()
+    assert resumed_after(settings, saves, Saving(resume=True)) == 2
+
+
 @pytest.mark.parametrize(
     ("name", "number"), [("1f1b", signal.SIGTERM), ("pipedream-2bw", signal.SIGINT)]
 )
@@ -178,6 +204,27 @@ def test_another_program_is_refused_unless_losses_may_differ_by_rounding(stopped
     with pytest.raises(InputError, match=said):
         resumed_after(settings, stopped / "saves", Saving(resume=True))
     assert resumed_after(settings, stopped / "saves", Saving(resume=True, reshape=True)) == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        ("summary.json", '{"losses": [3.5, "accel', "summary.json, line 1, is damaged"),
+        ("summary.json", "[]", "summary.json is damaged"),
+        ("summary.json", '{"accelerator": 1}', "summary.json is damaged"),
+        ("metrics.jsonl", '{"step": 1 "loss": 2}\n', "metrics.jsonl, line 1, is damaged: '{"),
+        ("metrics.jsonl", "{}\n", "metrics.jsonl, line 1, is damaged: '{}' are no metrics"),
+    ],
+)
+def test_damaged_figures_of_a_run_are_refused_by_file_and_line(
+    name: str, text: str, said: str, stopped: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(stopped, folder)
+    (folder / name).write_text(text)
+    said = f"{re.escape(said)}.* begin a run in another folder"
+    with pytest.raises(InputError, match=said):
+        outcome_of(folder, one_f_one_b(devices=2, microbatches=4), 2)
 
 
 def test_another_text_is_refused(stopped: Path) -> None:

@@ -10,7 +10,6 @@ A key is the name of an option, with dashes or underscores. What is typed wins o
 from __future__ import annotations
 
 import json
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from weft.cli.options import Command, Decorator, Option, Options
 from weft.cost.checks import quoted
 from weft.cost.mapping import named
 from weft.errors import InputError
+from weft.request.toml import settings_in
 from weft.request.values import read as read_value
 
 MOST_CHARACTERS = 1 << 20  # of a file
@@ -92,8 +92,8 @@ def _parsed(path: Path) -> dict[str, Any]:
             raise InputError(
                 f"{path} is longer than the {MOST_CHARACTERS:,} characters of settings"
             )
-        return tomllib.loads(text)
+        return settings_in(text, path)
     except OSError as error:
         raise InputError(f"{path} cannot be read: {error.strerror}") from None
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{path} is not TOML: {error}") from None
+    except UnicodeDecodeError:
+        raise InputError(f"{path} is not TOML, which is text in UTF-8; save it as that") from None

@@ -80,7 +80,7 @@ def command(
 
     A row for each device; time runs to the right. F0 is the forward of microbatch 0, B its
     backward, I and W the two halves of a backward; a prime marks a device's second stage, and
-    F1|B0 two actions in one slot.
+    F1|B0 two actions in one slot. Where primes have no room, a device's stages are F, f, Ḟ and ḟ.
 
     \b
       $ weft draw 1f1b -d 2 -n 2 --text

@@ -82,7 +82,7 @@ TRAINING = flags(
     ),
     offload=Flag(
         "Move what forwards keep to the host until its backward: what there is time for, all,"
-        " nothing, or a fraction of the bytes.",
+        " nothing, or a fraction of the bytes (0.5, 1.0).",
         "auto|all|none|FRACTION",
     ),
     shard_optimizer=Flag(

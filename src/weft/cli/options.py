@@ -55,6 +55,9 @@ class Option(click.Option):
             flags = flags.replace(f", {name}", "")
         return flags, words
 
+    def get_error_hint(self, ctx: click.Context | None) -> str:
+        return " / ".join(f"'{name}'" for name in self.opts if name not in self.old)
+
     def _read(self, context: click.Context, parameter: click.Parameter, given: Any) -> Any:
         try:
             return None if given is None else self.value.read(given)
@@ -172,8 +175,9 @@ PASSES = flags(
     ),
     offload=Flag(
         "Move what stages save to the host until their backward needs it: what its link has time"
-        " for, all of it, a fraction of the bytes, or what there is time for of some stages.",
-        "auto|all|none|FRACTION|S,S,...",
+        " for, all of it, a fraction of the bytes (0.5, 1.0), or what there is time for of one"
+        " stage or some.",
+        "auto|all|none|FRACTION|stage:S|S,S,...",
     ),
     copy=Flag(
         "Time to move what a device's share saves, one way.  [default: a quarter of F + B]",

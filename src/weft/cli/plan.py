@@ -181,12 +181,13 @@ def _searched(question: Question, seconds: float | None) -> tuple[Found, bool]:
 
 
 def _best(found: Found) -> str:
-    """The best so far, in words."""
+    """The best so far, in words; before all microbatches are simulated, its time is a guess."""
     if not found.proposals:
         return "nothing fits yet"
     best = found.proposals[0]
-    unit = fitting(best.predicted.seconds, SECONDS)
-    return f"{unit.amount(best.predicted.seconds)}  {best.trial.candidate.title}"
+    seconds = fitting(best.predicted.seconds, SECONDS).amount(best.predicted.seconds)
+    about = "" if best.trial.is_full else "about "
+    return f"best so far: {about}{seconds}  {best.trial.candidate.title}"
 
 
 def _write(out: Path, found: Found, top: int) -> None:

@@ -79,7 +79,7 @@ class Run(NamedTuple):
         """What the run gave, and the exit status where a signal ended it."""
         from weft.train import last_step, outcome_of
 
-        after, last = self._after(), last_step(self.settings, self.saving)
+        last, after = last_step(self.settings, self.saving), self._after()
         if self.files and after >= last:
             self._say(f"the run in {self.files.folder} has taken its {after} steps")
             return outcome_of(self.files.folder, self.settings.program, after), None

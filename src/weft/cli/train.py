@@ -24,6 +24,7 @@ from weft.cli.jobs import (
 )
 from weft.cli.options import as_json
 from weft.cli.output import facts, show, show_json, table
+from weft.cli.progress import working
 from weft.cli.runs import Run, folder_for, run_files
 from weft.cost.units import BYTES, fitting
 from weft.draw.caption import percent, title
@@ -167,7 +168,9 @@ def command(
         out = folder_for(settings, saving, out, is_kept=not (is_json or is_reference))
         if is_reference:
             if not rank:
-                _show_losses(checked(settings, saving), is_json)
+                with working("training in one process, without a pipeline"):
+                    losses = checked(settings, saving)
+                _show_losses(losses, is_json)
             return
         run = Run(settings, saving, run_files(out, as_config(job, settings)), rank)
         outcome, status = run.done(run.cost(cost))

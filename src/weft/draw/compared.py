@@ -12,8 +12,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+import numpy as np
+
 from weft.cost.units import SECONDS, Unit, fitting
 from weft.draw.bands import Band, streams
+from weft.draw.legend import Entry, legend, within
 from weft.draw.slots import Slot, check_device, slots_of
 from weft.draw.view import View
 from weft.draw.window import Panel
@@ -64,6 +67,14 @@ class Compared:
         """The rows of the device, with the names that they have in Kimi K2's figure."""
         own = [band for band in streams(self.program) if band.device == self.device]
         return [band._replace(label=ROWS[band.label.split()[1]]) for band in own]
+
+    @property
+    def legend(self) -> list[Entry]:
+        """What the marks mean that are in any of the slots."""
+        is_within = np.zeros(len(self.program), np.bool_)
+        for timeline in self.timelines.values():
+            is_within |= within(timeline, (slot.window(timeline) for slot in self.slots))
+        return [*legend(self.measured, self.bands, is_within)]
 
     def view(self, view: View) -> View:
         """The same view of this device alone."""

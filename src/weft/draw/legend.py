@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from enum import Enum
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from weft.draw.bands import Band, is_moment, shown_ends
 from weft.draw.marks import Mark
+from weft.draw.window import Window
 from weft.ir.kinds import Kind, Part
 from weft.timeline import Timeline
 
+Mask: TypeAlias = NDArray[np.bool_]  # by action
+
+SLACK = 1e-9  # of the whole time: what is in view for less is not
 WORDS = {
     Kind.F: "forward",
     Kind.B: "backward",
@@ -60,10 +64,21 @@ class Entry(NamedTuple):
     meaning: str
 
 
-def legend(timeline: Timeline, bands: list[Band]) -> Iterator[Entry]:
-    """All that these bands show."""
+def within(timeline: Timeline, windows: Iterable[Window]) -> Mask:
+    """For each action, whether a part of it is in any of these windows."""
+    opening, slack = float(timeline.start.min(initial=0.0)), SLACK * timeline.makespan
+    start, end = timeline.start - opening, shown_ends(timeline) - opening
+    found = np.zeros(len(start), np.bool_)
+    for window in windows:
+        found |= (start < window.end - slack) & (end > window.start + slack)
+        found |= is_moment(timeline) & (start >= window.start) & (start <= window.end)
+    return found
+
+
+def legend(timeline: Timeline, bands: list[Band], is_within: Mask) -> Iterator[Entry]:
+    """All that these bands show of actions that are in view."""
     actions = timeline.program.actions
-    is_shown = _is_shown(timeline, bands)
+    is_shown = _is_shown(timeline, bands) & is_within
     takes_time = is_shown & (shown_ends(timeline) > timeline.start)
     is_part = (actions.segment >= 0) & (actions.kind <= Kind.R)
     yield from _kinds(timeline, takes_time & ~is_part)
@@ -75,11 +90,11 @@ def legend(timeline: Timeline, bands: list[Band]) -> Iterator[Entry]:
     for kinds in MOMENT_KINDS:
         if np.isin(short, kinds).any():
             yield Entry(Sign.MOMENT, (Mark(kinds[0]),), WORDS[kinds[0]])
-    if (actions.version[actions.kind <= Kind.R] > 0).any():
+    if (actions.version[is_shown & (actions.kind <= Kind.R)] > 0).any():
         yield Entry(Sign.VERSION, (), "version of the weights")
 
 
-def _is_shown(timeline: Timeline, bands: list[Band]) -> NDArray[np.bool_]:
+def _is_shown(timeline: Timeline, bands: list[Band]) -> Mask:
     """For each action, whether one of the bands has it."""
     shown = np.zeros(len(timeline.program.first_of_slot), np.bool_)
     for band in bands:
@@ -88,7 +103,7 @@ def _is_shown(timeline: Timeline, bands: list[Band]) -> NDArray[np.bool_]:
     return np.asarray(shown[timeline.program.slot_of])
 
 
-def _kinds(timeline: Timeline, here: NDArray[np.bool_]) -> Iterator[Entry]:
+def _kinds(timeline: Timeline, here: Mask) -> Iterator[Entry]:
     """A mark for each of a device's stages."""
     places = range(max(len(held) for held in timeline.program.placement.held))
     for kind in map(Kind, np.unique(timeline.program.actions.kind[here]).tolist()):
@@ -98,7 +113,7 @@ def _kinds(timeline: Timeline, here: NDArray[np.bool_]) -> Iterator[Entry]:
             yield Entry(Sign.MARKS, marks, WORDS[kind])
 
 
-def _parts(timeline: Timeline, here: NDArray[np.bool_]) -> Iterator[Entry]:
+def _parts(timeline: Timeline, here: Mask) -> Iterator[Entry]:
     """A mark for the way there and one for the way back."""
     actions = timeline.program.actions
     back = Kind.I if (actions.kind[here] == Kind.I).any() else Kind.B

@@ -62,12 +62,15 @@ class Mark(NamedTuple):
 
     @property
     def short_label(self) -> str:
-        """The same without primes; a device's second stage, and every other one, in lower case."""
-        is_second = self.place % 2 and self.part is None and self.kind.is_compute
-        letter = self.letter.lower() if is_second else self.letter
+        """The same without primes; of a device's stages in turn F4, f4, Ḟ4 and ḟ4."""
+        letter = self.letter
+        if self.part is None and self.kind.is_compute:
+            letter = letter.lower() if self.place % 2 else letter
+            letter = letter.translate(_DOTTED) if self.place % 4 >= 2 else letter
         return f"{letter}{self.number}{self.subscript}"
 
 
+_DOTTED = str.maketrans("FfBbIiWwRr", "ḞḟḂḃİïẆẇṘṙ")
 _SUBSCRIPTS = str.maketrans("0123456789", "₀₁₂₃₄₅₆₇₈₉")
 
 MarksOf: TypeAlias = Callable[[int], tuple[Mark] | tuple[Mark, Mark]]

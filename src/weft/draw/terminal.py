@@ -16,7 +16,7 @@ from rich.text import Text
 from weft.draw.bands import Band, is_moment
 from weft.draw.caption import figures, number, title
 from weft.draw.grid import Grid, fit, usual_shortest
-from weft.draw.legend import Entry, Sign, legend
+from weft.draw.legend import Entry, Sign
 from weft.draw.marks import Mark, marker
 from weft.draw.pens import DIM, Colours, HalfColumns, Letters, Pen
 from weft.draw.units import Unit, round_times, time_unit
@@ -40,7 +40,7 @@ def plain(timeline: Timeline, *, width: int, view: View = WHOLE) -> str:
     pen = Letters(
         view.marker(timeline), lambda mark: mark.label if has_primes else mark.short_label
     )
-    return _picture(timeline, bands, sheets, pen, width).plain
+    return _picture(timeline, view, sheets, pen, width).plain
 
 
 def coloured(timeline: Timeline, *, width: int, view: View = WHOLE) -> Text:
@@ -58,15 +58,14 @@ def coloured(timeline: Timeline, *, width: int, view: View = WHOLE) -> Text:
         return (mark.label, *numbers) if has_letters else numbers
 
     pen = Colours(view.marker(timeline), forms, view.palette)
-    return _picture(timeline, bands, sheets, pen, width)
+    return _picture(timeline, view, sheets, pen, width)
 
 
 def _in_half_columns(timeline: Timeline, view: View, width: int, *, samples: int) -> Text:
-    bands = view.bands(timeline)
     pen = HalfColumns(view.marker(timeline), view.palette, samples=samples)
-    room = pen.per_character * _room(bands, width)
+    room = pen.per_character * _room(view.bands(timeline), width)
     sheets = _sheets(timeline, view, room=room, widest=room)
-    return _picture(timeline, bands, sheets, pen, width)
+    return _picture(timeline, view, sheets, pen, width)
 
 
 class _Sheet(NamedTuple):
@@ -99,14 +98,13 @@ def _longest_label(program: Program) -> int:
     return 1 + len(str(last)) + places - 1 + (len(str(newest)) if newest > 0 else 0)
 
 
-def _picture(
-    timeline: Timeline, bands: list[Band], sheets: list[_Sheet], pen: Pen, width: int
-) -> Text:
+def _picture(timeline: Timeline, view: View, sheets: list[_Sheet], pen: Pen, width: int) -> Text:
+    bands = view.bands(timeline)
     lines = [
         *(Text(line, "bold") for line in wrap(title(timeline.program), width)),
         *(line for sheet in sheets for line in _sheet(timeline, bands, sheet, pen)),
         *flowed(map(Text, figures(timeline)), width),
-        *flowed(legend_signs(timeline, bands, pen), width),
+        *flowed(legend_signs(view.legend(timeline), pen), width),
     ]
     return Text("\n").join(lines)
 
@@ -174,9 +172,9 @@ def axis(grid: Grid, pen: Pen, unit: Unit, start: float) -> str:
     return axis
 
 
-def legend_signs(timeline: Timeline, bands: list[Band], pen: Pen) -> Iterator[Text]:
-    """What the marks of bands mean, a phrase each."""
-    for entry in legend(timeline, bands):
+def legend_signs(entries: Iterable[Entry], pen: Pen) -> Iterator[Text]:
+    """What marks mean, a phrase each."""
+    for entry in entries:
         yield Text.assemble(*_signs(entry, pen), f" {entry.meaning}")
     yield Text(f"{pen.idle} idle", DIM)
 

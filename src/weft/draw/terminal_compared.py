@@ -41,7 +41,7 @@ def _picture(compared: Compared, pen: Pen, width: int) -> Text:
         Text(title(compared.program), "bold"),
         Text(compared.words),
         *(line for slot in compared.slots for line in _slot(compared, slot, bands, pen, scale)),
-        *flowed(legend_signs(compared.measured, compared.bands, pen), width),
+        *flowed(legend_signs(compared.legend, pen), width),
     ]
     return Text("\n").join(lines)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from weft.draw.bands import Band, BandsOf, devices
+from weft.draw.legend import Entry, legend, within
 from weft.draw.marks import MarksOf, marker
 from weft.draw.palette import SAFE, Palette
 from weft.draw.phases import phases
@@ -47,6 +48,11 @@ class View:
             return [Panel("", self._shown(timeline))]
         found = phases(timeline, self.phases)
         return [Panel(f"{name} of device {self.phases}", found[name]) for name in found]
+
+    def legend(self, timeline: Timeline) -> list[Entry]:
+        """What the marks mean that are in view."""
+        windows = [panel.window for panel in self.panels(timeline)]
+        return [*legend(timeline, self.bands(timeline), within(timeline, windows))]
 
     def _shown(self, timeline: Timeline) -> Window:
         """The window, cut to where something happens."""

@@ -22,6 +22,7 @@ from weft.plan.question import Question
 from weft.plan.search import search
 from weft.plan.space import Division, Space
 from weft.plan.trial import Ease, Trial, Trier
+from weft.plan.undivided import undivided
 from weft.request import Plan, Request
 
 BUDGETS = 10  # of the line
@@ -107,7 +108,7 @@ def _best(question: Question) -> Division:
         return found.proposals[0].trial.candidate.division
     every = [*Space(question).divisions]
     if not every:
-        raise InputError("the batch cannot be divided over these devices by the choices made")
+        raise InputError(undivided(question))
     return max(every, key=lambda one: (one.devices, one.microbatches))
 
 

@@ -23,6 +23,7 @@ from weft.plan.question import Question
 from weft.plan.room import roomier
 from weft.plan.space import Candidate, Space
 from weft.plan.trial import Ease, Trial, Trier
+from weft.plan.undivided import undivided
 
 SAVED = 0.01  # of a step: what saves less is not worth a word
 DOUBLINGS = 6
@@ -134,7 +135,7 @@ def shortage(question: Question) -> Shortage:
     least = leanest(question)
     device = question.cluster.device
     if least is None:
-        return Shortage(None, None, _no_shape(question))
+        return Shortage(None, None, undivided(question))
     unit = fitting(device.memory, BYTES)
     words = (
         f"nothing fits into the {unit.amount(device.memory)} of each of"
@@ -158,15 +159,6 @@ def _relaxed(question: Question) -> str:
     asked = [name for name in ("recompute", "offload") if getattr(question.choices, name) != "auto"]
     flags = " and ".join(f"--{name}" for name in asked)
     return f"Without {flags} it may need less." if flags else ""
-
-
-def _no_shape(question: Question) -> str:
-    count, devices = question.sequences, question.cluster.devices
-    what = "microbatches" if question.model is None else "sequences"
-    return (
-        f"a batch of {count:,} {what} cannot be divided over {devices:,} devices by the choices"
-        " made. Change --batch, or leave out some of them"
-    )
 
 
 def _with_more_devices(question: Question) -> Iterator[tuple[int, Trial]]:

@@ -108,7 +108,8 @@ class Question:
             near = below or self.model.sequence
             raise InputError(
                 f"a batch of {self.batch:,} tokens is not a whole number of sequences of"
-                f" {self.model.sequence:,}; {near:,} is, or set the sequence"
+                f" {self.model.sequence:,}; {near:,} is, or give another"
+                f" --sequence"
             )
 
     @property

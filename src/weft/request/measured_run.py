@@ -9,7 +9,6 @@ Seconds of every action that ran are those of the step; whatever it had none of 
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -24,6 +23,7 @@ from weft.ir.kinds import Kind
 from weft.ir.program import Program
 from weft.notation import read_timeline
 from weft.request.plan_file import read_plan
+from weft.request.toml import settings_in
 from weft.timeline import Timeline
 
 Column: TypeAlias = NDArray[np.float64]  # by stage
@@ -158,8 +158,8 @@ def even_layers(layers: int, stages: int) -> tuple[int, ...]:
 
 def _settings(file: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(file.read_text(encoding="utf-8"))
+        return settings_in(file.read_text(encoding="utf-8"), file)
     except OSError:
         return {}
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{file} is not TOML: {error}") from None
+    except UnicodeDecodeError:
+        raise InputError(f"{file} is not TOML, which is text in UTF-8; run it again") from None

@@ -20,6 +20,7 @@ from weft.verify import check
 
 ALL, AUTO, NONE, SELECTIVE = "all", "auto", "none", "selective"
 AMOUNTS: dict[str, Amount] = {ALL: "all", AUTO: "auto"}
+STAGE = "stage:"  # before the number of one
 MOST_MADE = 4_000_000  # actions that a pass may make
 
 
@@ -116,7 +117,7 @@ class Offloaded(TypedDict, total=False):
 
 
 def _offloaded(text: str, program: Program) -> Offloaded:
-    """What `auto`, `all`, a fraction or stages like `0,2,4` ask for."""
+    """What `auto`, `all`, a fraction like 0.5, `stage:1` or stages like `0,2,4` ask for."""
     if text in AMOUNTS:
         return {"amount": AMOUNTS[text]}
     if "." in text:
@@ -124,15 +125,26 @@ def _offloaded(text: str, program: Program) -> Offloaded:
             amount = float(text)
             check_amount(amount)
             return {"amount": amount}
+    if text.isdecimal():
+        raise InputError(_either_way(int(text)))
     try:
-        stages = [int(word) for word in text.split(",")]
+        stages = [int(word) for word in text.removeprefix(STAGE).split(",")]
     except ValueError:
         raise InputError(
-            f"--offload {text}: give `auto`, `none`, a fraction like 0.5, `all`, or stages like"
-            f" 0,2,4"
+            f"--offload {text}: give `auto`, `none`, a fraction like 0.5, `all`, a stage like"
+            f" {STAGE}1, or stages like 0,2,4"
         ) from None
     _check_stages(stages, text, program, "--offload")
     return {"stages": stages}
+
+
+def _either_way(number: int) -> str:
+    """Why a whole number alone is refused: it may mean a stage, or a fraction."""
+    fractions = {0: "`0.0` or `none` offloads nothing, ", 1: "`1.0` or `all` everything, "}
+    return (
+        f"--offload {number} may mean a stage or a fraction: {fractions.get(number, '')}"
+        f"`{STAGE}{number}` what there is time for of stage {number}"
+    )
 
 
 def _stages(text: str, program: Program, flag: str) -> list[int] | None:

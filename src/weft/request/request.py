@@ -217,10 +217,12 @@ def attempts(request: Request) -> Iterator[Attempt | Refused]:
 
 
 def _refusal(request: Request) -> str:
-    """Why a schedule does not take the shape asked for, and which it takes."""
+    """Why a schedule does not take the shape asked for, and which it takes of that graph."""
     refusal = None if request.is_file else request.schedule.accepts(request.shape)
     if refusal is None:
         return ""
+    if refusal.nearest.graph != request.shape.graph:
+        return refusal.reason  # which names the schedules that do
     return f"{refusal.reason}; nearest: {request.shape.changes_to(refusal.nearest)}"
 
 

@@ -108,3 +108,5 @@ class Saving(Bundle):
         Bundle.__post_init__(self)
         if self.reshape and not self.resume:
             raise InputError("--reshape is for a run that goes on from a save; add --resume")
+        if self.keep is not None and self.save_every is None and not self.resume:
+            raise InputError("--keep is for the saves of --save-every; add that, or leave it out")

@@ -117,17 +117,19 @@ class OneOf:
 
 @dataclass(frozen=True, slots=True)
 class NameOrFraction:
-    """One of some names, or a number from 0 to 1."""
+    """One of some names, or a fraction; a whole number might mean something else."""
 
     names: tuple[str, ...]
 
     @property
     def words(self) -> str:
-        return f"one of {', '.join(self.names)}, or a number from 0 to 1"
+        return f"one of {', '.join(self.names)}, or a fraction with a point, from 0.0 to 1.0"
 
     def read(self, given: Any) -> str | float:
         if given in self.names:
             return str(given)
+        if isinstance(given, int) or (isinstance(given, str) and "." not in given):
+            raise ValueError
         return Amount(most=1).read(float(given) if isinstance(given, str) else given)
 
 

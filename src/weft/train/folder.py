@@ -95,25 +95,32 @@ def check_run(folder: Path) -> None:
 
 def outcome_of(folder: Path, program: Program, steps: int) -> Outcome:
     """What a run gave that is over, as its folder has it."""
+    figures = _figures(folder / SUMMARY)
+    predicted = measured = read_timeline(folder / "predicted.json")
+    if (folder / "measured.json").exists():
+        measured = read_timeline(folder / "measured.json")
+    metrics = tuple(metrics_until(folder / METRICS, steps))
+    planned = _planned(folder, figures)
+    return Outcome(program, metrics, predicted, measured, figures["accelerator"], planned=planned)
+
+
+def _figures(path: Path) -> dict[str, Any]:
+    """What a run has written of itself at its end."""
     try:
-        figures = json.loads((folder / SUMMARY).read_text(encoding="utf-8"))
-        predicted = measured = read_timeline(folder / "predicted.json")
-        if (folder / "measured.json").exists():
-            measured = read_timeline(folder / "measured.json")
-        metrics = tuple(metrics_until(folder / METRICS, steps))
-        return Outcome(
-            program,
-            metrics,
-            predicted,
-            measured,
-            figures["accelerator"],
-            planned=_planned(folder, figures),
-        )
-    except (OSError, ValueError, KeyError) as error:
-        raise InputError(
-            f"the run in {folder} has taken its {steps} steps, but its figures cannot be read:"
-            f" {error}"
-        ) from None
+        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        if isinstance(found["accelerator"], str):
+            return found
+        reason = f"{path} is damaged"
+    except OSError as error:
+        reason = f"{path} cannot be read ({error.strerror})"
+    except json.JSONDecodeError as error:
+        reason = f"{path}, line {error.lineno}, is damaged"
+    except (ValueError, KeyError, TypeError, RecursionError):
+        reason = f"{path} is damaged"
+    raise InputError(
+        f"the figures of the run cannot be shown, as {reason}; its saves are as they were. To have"
+        f" figures, begin a run in another folder (--out)"
+    )
 
 
 def _planned(folder: Path, figures: dict[str, Any]) -> PlanFile | None:

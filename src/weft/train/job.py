@@ -67,7 +67,12 @@ def trained(
 
 
 def last_step(settings: Settings, saving: Saving) -> int:
-    """The step after which a run ends."""
+    """The step after which a run ends; InputError where that is said to be early and is none."""
+    if (stop := saving.stop_after) is not None and stop > settings.steps:
+        raise InputError(
+            f"--stop-after {stop}: the run ends after its {settings.steps} steps; give fewer than"
+            f" that, more --steps, or leave it out"
+        )
     return min(settings.steps, saving.stop_after or settings.steps)
 
 

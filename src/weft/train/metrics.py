@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 
+from weft.cost.checks import quoted
 from weft.errors import InputError
 from weft.train.outcome import Metrics
 
@@ -55,14 +56,15 @@ def _read(path: Path) -> Iterator[Metrics]:
     if not path.exists():
         return
     with path.open(encoding="utf-8") as file:
-        for line in file:
+        for number, line in enumerate(file, 1):
             if not line.endswith("\n"):
                 return
             try:
                 yield Metrics(**json.loads(line))
             except (TypeError, ValueError):
                 raise InputError(
-                    f"{path} is damaged: {line[:80].strip()!r} are no metrics"
+                    f"{path}, line {number}, is damaged: {quoted(line.strip())} are no metrics of"
+                    f" a step; begin a run in another folder (--out)"
                 ) from None
 
 

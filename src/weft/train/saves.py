@@ -15,6 +15,7 @@ from weft.errors import InputError
 from weft.ir.digest import digest_of
 from weft.request import Saving, Training
 from weft.runtime.saves import newest
+from weft.runtime.saves.folders import MANIFEST, damaged
 from weft.runtime.saves.manifest import read_manifest
 from weft.train.data import Data
 from weft.train.differences import differences
@@ -41,6 +42,12 @@ def saved_besides(settings: Settings, step: int) -> dict[str, Any]:
 def resumed_after(settings: Settings, saves: Path, saving: Saving) -> int:
     """After how many steps a run goes on: 0 where nothing is saved; InputError for another run."""
     found = newest(saves)
+    if (broken := damaged(saves)) is not None:
+        goes_on = "begins at step 1" if found is None else f"goes on from {found}"
+        raise InputError(
+            f"{broken} is damaged, as it has no {MANIFEST}, and nothing is written over: remove or"
+            f" rename it, and the run {goes_on}"
+        )
     if found is None:
         return 0
     saved, here = read_manifest(found).run.extra, saved_besides(settings, 0)

@@ -72,14 +72,15 @@ def compared_to_svg(compared: Compared, *, view: View = WHOLE, look: Look = PLAI
     """The slots of a device, predicted and measured, as an SVG document."""
     view = compared.view(view)
     width = look.size.width or round(_left(compared) + WIDEST + MARGIN)
-    signs = foot(compared.measured, view, look, width)
+    entries = compared.legend
+    signs = foot(entries, compared.measured, view.palette, look, width)
     columns = _columns(compared, look, width, foot_height(signs))
     paper, theme = columns[0].top, look.theme
     frames = [(name, frame) for column in columns for name, frame in column.panels.items()]
     content = [
         element("title", escape(title(compared.program))),
         element("desc", escape(compared.words)),
-        element("defs", *hatchings(marks(compared.measured, view), view.palette)),
+        element("defs", *hatchings(marks(entries), view.palette)),
         rectangle(0, 0, paper.width, paper.height, fill=theme.paper.code),
         group(words.drawn_head(_head(compared)), fill=theme.text.code, color=theme.text.code),
         group(_names(columns), fill=theme.text.code),

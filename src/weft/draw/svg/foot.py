@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
-from weft.draw.legend import Entry, Sign, legend
+from weft.draw.legend import Entry, Sign
 from weft.draw.look import Look
 from weft.draw.marks import Mark
 from weft.draw.palette import HATCHED, Palette, ink, shade
@@ -14,7 +14,6 @@ from weft.draw.svg.elements import edge, rectangle, text, width_of
 from weft.draw.svg.frame import LINE, MARGIN, SIZE, Frame
 from weft.draw.svg.levels import LEVELS
 from weft.draw.svg.words import SPACE, flowed
-from weft.draw.view import View
 from weft.timeline import Timeline
 
 SWATCH = 13.0  # height of a mark
@@ -33,9 +32,11 @@ class Phrase(NamedTuple):
         return self.width + BESIDE + width_of(self.meaning, SIZE)
 
 
-def foot(timeline: Timeline, view: View, look: Look, width: float) -> list[list[Phrase]]:
+def foot(
+    entries: Iterable[Entry], timeline: Timeline, palette: Palette, look: Look, width: float
+) -> list[list[Phrase]]:
     """The legend, in lines."""
-    phrases = [_phrase(entry, view.palette) for entry in legend(timeline, view.bands(timeline))]
+    phrases = [_phrase(entry, palette) for entry in entries]
     phrases.append(_plain(look.theme.idle.code, 1.0, "idle"))
     if look.has_memory:
         used = {category for curves in timeline.memory.curves for category in curves}

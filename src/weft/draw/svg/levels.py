@@ -16,6 +16,7 @@ from weft.timeline import Category, Timeline
 
 Pixels: TypeAlias = NDArray[np.float64]
 
+TICK = 4.0
 NEAR = 1.5  # of what a device holds: a capacity that is drawn
 LIMIT = "#d55e00"
 LEVELS = {  # of the theme's colour: what stays throughout darker than what comes and goes
@@ -36,13 +37,22 @@ def levels(timeline: Timeline, frame: Frame, look: Look) -> Iterator[str]:
     top = max(*peaks, capacity) if is_near else max(peaks)
     for strip in frame.strips:
         yield from _strip(timeline, frame, strip, look, top)
-        y = strip.top + strip.height - 2
-        words = unit.amount(peaks[strip.device])
-        yield text(words, frame.left - 6, y, text_anchor="end", font_size=SMALL)
+        peak = peaks[strip.device]
+        yield from _at_peak(unit.amount(peak), frame, strip, peak / top if top > 0 else 0.0)
         if is_near:
             y = strip.top + strip.height * (1 - capacity / top)
             path = f"M{frame.left:.1f} {y:.1f}H{frame.right:.1f}"
             yield element("path", d=path, stroke=LIMIT, stroke_dasharray="4 3", fill="none")
+
+
+def _at_peak(words: str, frame: Frame, strip: Strip, level: float) -> Iterator[str]:
+    """A tick and words at the height of the most that a device holds, within its strip."""
+    y = strip.top + strip.height * (1 - level)
+    path = f"M{frame.left - TICK:.1f} {y:.1f}H{frame.left:.1f}"
+    yield element("path", d=path, stroke="currentColor", fill="none")
+    baseline = max(y + 0.35 * SMALL, strip.top + 0.75 * SMALL)
+    baseline = min(baseline, strip.top + strip.height - 2)
+    yield text(words, frame.left - 6, baseline, text_anchor="end", font_size=SMALL)
 
 
 def _strip(timeline: Timeline, frame: Frame, strip: Strip, look: Look, top: float) -> Iterator[str]:

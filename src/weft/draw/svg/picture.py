@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from html import escape
 
 from weft.draw.caption import figures, title
-from weft.draw.legend import legend
+from weft.draw.legend import Entry
 from weft.draw.look import PLAIN, Look
 from weft.draw.marks import Mark
 from weft.draw.svg import words
@@ -23,7 +23,8 @@ from weft.timeline import Timeline
 def to_svg(timeline: Timeline, *, view: View = WHOLE, look: Look = PLAIN) -> str:
     """The timeline as an SVG document."""
     width = paper_width(timeline, view, look, ideal_width(timeline, view))
-    head, signs = words.head(timeline, width), foot(timeline, view, look, width)
+    entries, head = view.legend(timeline), words.head(timeline, width)
+    signs = foot(entries, timeline, view.palette, look, width)
     wanted = Wanted(words.head_height(head), foot_height(signs))
     panels = frames(timeline, view, look, width, wanted)
     paper = panels[0]
@@ -31,7 +32,7 @@ def to_svg(timeline: Timeline, *, view: View = WHOLE, look: Look = PLAIN) -> str
     content = [
         element("title", escape(title(timeline.program))),
         element("desc", escape("; ".join(figures(timeline)))),
-        element("defs", *hatchings(marks(timeline, view), view.palette)),
+        element("defs", *hatchings(marks(entries), view.palette)),
         rectangle(0, 0, paper.width, paper.height, fill=theme.paper.code),
         group(words.drawn_head(head), fill=theme.text.code, color=theme.text.code),
         *(part for panel in panels for part in _panel(timeline, view, look, panel)),
@@ -47,7 +48,7 @@ def _panel(timeline: Timeline, view: View, look: Look, panel: Frame) -> Iterator
     yield group(_idle(panel), fill=theme.idle.code)
     yield group(words.axes(timeline, panel), fill=theme.faint.code, color=theme.faint.code)
     yield from _rows(timeline, view, panel)
-    yield group(levels(timeline, panel, look), fill=theme.faint.code)
+    yield group(levels(timeline, panel, look), fill=theme.faint.code, color=theme.faint.code)
 
 
 def document(content: list[str], paper: Frame, look: Look) -> str:
@@ -69,9 +70,9 @@ def document(content: list[str], paper: Frame, look: Look) -> str:
     )
 
 
-def marks(timeline: Timeline, view: View) -> Iterator[Mark]:
-    """All that the legend shows."""
-    for entry in legend(timeline, view.bands(timeline)):
+def marks(entries: Iterable[Entry]) -> Iterator[Mark]:
+    """All that a legend shows."""
+    for entry in entries:
         yield from entry.marks
 
 

@@ -33,6 +33,17 @@ def newest(run: str | Path) -> Path | None:
     return max(_complete(Path(run)), key=_updates, default=None)
 
 
+def damaged(run: str | Path) -> Path | None:
+    """A folder in the place of a save after the newest one that is none, if there is any.
+
+    A save has its name only once it is whole, so something else has taken part of this one away.
+    """
+    complete = newest(run)
+    after = -1 if complete is None else _updates(complete)
+    found = (path for path in _places(Path(run)) if path.is_dir() and any(path.iterdir()))
+    return min((path for path in found if _updates(path) > after), key=_updates, default=None)
+
+
 def prune(run: str | Path, *, keep: int) -> None:
     """Remove all but the newest saves of a run, and what earlier saves left incomplete.
 
@@ -94,8 +105,13 @@ def synchronise(folder: Path) -> None:
 
 
 def _complete(run: Path) -> Iterator[Path]:
+    return (path for path in _places(run) if (path / MANIFEST).is_file())
+
+
+def _places(run: Path) -> Iterator[Path]:
+    """What is called as a save is."""
     for path in run.iterdir() if run.is_dir() else ():
-        if STEP.fullmatch(path.name) and (path / MANIFEST).is_file():
+        if STEP.fullmatch(path.name):
             yield path
 
 

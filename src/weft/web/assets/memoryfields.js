@@ -13,7 +13,7 @@ const WORDS = {
 };
 const PARTS = [
   ["--recompute", "Stages that are computed again", "0,2 or all"],
-  ["--offload", "Offloaded to the host", "auto, all, 0.5 or stages 0,2"],
+  ["--offload", "Offloaded to the host", "auto, all, 0.5, stage:1 or stages 0,2"],
 ];
 
 /** The choice, and two texts where it is the reader's own; `choose` takes the new relief. */

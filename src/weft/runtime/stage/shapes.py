@@ -52,7 +52,8 @@ class StageShapes:
         self._known: dict[object, Outlines] = {}
         self._judged: set[object] = set()  # what the loss was tried with
         self._keys: dict[int, object] = {}  # of the microbatches at hand
-        self._learned: dict[Message, Layout | None] = {}  # by other ranks, in the run at hand
+        self._found: dict[int, dict[int, Layout | None]] = {}  # by microbatch and edge, outlined
+        self._learned: dict[Message, Layout | None] = {}  # from other ranks, in the run at hand
         self._gradients: dict[Edge, Layout] = {}
         self._seen: dict[Edge, Layout] = {}  # in the run at hand
 
@@ -75,7 +76,7 @@ class StageShapes:
                 self._known[key] = self._outlines(data)
             if targets is not None:
                 self._judge(key, data, targets[index])
-            self._keys[number] = key
+            self._keys[number], self._found[number] = key, {}
 
     def changes_inputs(self, stage: int) -> bool:
         """Whether a stage changes what it is given in place, as far as is known."""
@@ -122,9 +123,13 @@ class StageShapes:
         return _Gradient(self, message) if is_gradient else _Activation(self, message)
 
     def activation(self, message: Message) -> Layout | None:
-        edge = self._graph.edges[message.edge]
-        outline = self._known[self._keys[message.microbatch]][edge[0]]
-        return None if outline is None else outline.layout(self.carries.get(edge))
+        found = self._found[message.microbatch]
+        if message.edge not in found:
+            edge = self._graph.edges[message.edge]
+            outline = self._known[self._keys[message.microbatch]][edge[0]]
+            layout = None if outline is None else outline.layout(self.carries.get(edge))
+            found[message.edge] = layout
+        return found[message.edge]
 
     def learn_activation(self, message: Message, layout: Layout | None) -> None:
         """Take what another rank knows of what it sends."""

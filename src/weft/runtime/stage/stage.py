@@ -238,8 +238,11 @@ class Stage:
         fixed = [*self._weights, *self.module.buffers(), *versions]
         if self.role.is_first:  # rows of a batch stay with the others
             fixed += [leaf for leaf in saved.inputs if _is_part(leaf)]
-        place = f"stage {self.index}, microbatch {microbatch}"
+        place = self._place(microbatch)
         return HeldTensors(place, saved.inputs, fixed, self.role.blocks, self._device)
+
+    def _place(self, microbatch: int) -> str:
+        return f"stage {self.index}, microbatch {microbatch}"
 
     def _kept_apart(
         self, saved: Saved, outputs: Sequence[Root], grads: Sequence[Tensor]
@@ -259,7 +262,7 @@ class Stage:
         swap = self._versioned.leaves(saved.versions) if self._has_versions else {}
         swap = {**swap, **buffers} if buffers else swap
         is_discarded = saved.buffers is not None and buffers is None
-        with self._storing(saved, is_discarded=is_discarded):
+        with self._storing(microbatch, saved, is_discarded=is_discarded):
             value = self._run(microbatch, saved, swap)
         if not self._graphs.are_known:
             anchors = [*saved.inputs, *self._weights, *swap.values(), self._recorder.anchor]
@@ -268,7 +271,9 @@ class Stage:
             self._versioned.refuse_checkpoint()
         return value
 
-    def _storing(self, saved: Saved, *, is_discarded: bool) -> AbstractContextManager[object]:
+    def _storing(
+        self, microbatch: int, saved: Saved, *, is_discarded: bool
+    ) -> AbstractContextManager[object]:
         """Where a forward runs whose saved tensors are not simply kept.
 
         What is recomputed discards those of its first run, and offloads none of its second.
@@ -276,11 +281,13 @@ class Stage:
         held = saved.held if saved.buffers is None else None
         policies: list[StoragePolicy] = [self._marked] if self._marked and not is_discarded else []
         if not self._versioned.is_following:
-            return storing(policies, held) if policies or held is not None else NOTHING
-        followed = self._versioned.followed()
+            if not policies and held is None:
+                return NOTHING
+            return storing(policies, held, self._place(microbatch))
+        followed, place = self._versioned.followed(), self._place(microbatch)
         with ExitStack() as stack:
             stack.enter_context(followed)
-            stack.enter_context(storing([followed, *policies], held))
+            stack.enter_context(storing([followed, *policies], held, place))
             return stack.pop_all()
 
     def _run(self, microbatch: int, saved: Saved, swap: dict[str, Tensor]) -> Value:

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.autograd.graph import saved_tensors_hooks
 from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
 
 import weft
-from tests.runtime.models import WIDTH
+from tests.runtime.models import WIDTH, squared
 from tests.runtime.test_offloading import Trained
 from weft.errors import InputError, WeftError
-from weft.runtime import Pipeline
+from weft.runtime import Pipeline, Reference
 from weft.runtime.stage.storage.selective import mark_selective
 from weft.schedules import one_f_one_b
 
@@ -72,6 +75,14 @@ def test_a_change_of_what_is_saved_beside_marks_is_refused(kind: type[Sandwich])
         pipeline.step(torch.randn(4, WIDTH), torch.randn(4, WIDTH))
 
 
+def test_a_reference_that_rounds_refuses_it_as_well() -> None:
+    stage = Unlawful(nn.Sigmoid())
+    weft.stored_in_fp8(stage.last)
+    reference = Reference([stage], one_f_one_b(devices=1, microbatches=2), loss=squared)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        reference.step(torch.randn(4, WIDTH), torch.randn(4, WIDTH))
+
+
 class Turned(nn.Module):
     """A complex function of what it is given."""
 
@@ -98,3 +109,58 @@ def test_what_was_returned_comes_back_conjugated_where_it_was_saved_so() -> None
     case = Trained(one_f_one_b(devices=1, microbatches=2), [Conjugated()])
     weft.recomputed(case._stages[0].get_submodule("turned"))
     assert case.differences("none") == []
+
+
+class Inside(nn.Module):
+    """Is stored in FP8 whole, and gives what it is given to a norm that is recomputed."""
+
+    def __init__(self, norm: nn.Module) -> None:
+        super().__init__()
+        self.norm, self.up = weft.recomputed(norm), nn.Linear(WIDTH, WIDTH)
+        weft.stored_in_fp8(self)
+
+    def forward(self, value: Tensor) -> Tensor:
+        out: Tensor = value + self.up(self.norm(value)).sin()
+        return out
+
+
+class Checkpointed(nn.Module):
+    """A module that is stored in FP8, in a checkpoint of the user's own."""
+
+    def __init__(self, *, is_reentrant: bool) -> None:
+        super().__init__()
+        self.first, self.is_reentrant = nn.Linear(WIDTH, WIDTH), is_reentrant
+        self.inner = nn.Sequential(
+            nn.Linear(WIDTH, WIDTH), weft.stored_in_fp8(nn.Linear(WIDTH, WIDTH)), nn.GELU()
+        )
+
+    def forward(self, value: Tensor) -> Tensor:
+        out: Tensor = checkpoint(self.inner, self.first(value), use_reentrant=self.is_reentrant)
+        return out
+
+
+class Hooked(Checkpointed):
+    """The same, where the user says how tensors are saved."""
+
+    def forward(self, value: Tensor) -> Tensor:
+        with saved_tensors_hooks(torch.clone, torch.clone):
+            out: Tensor = self.inner(self.first(value))
+        return out
+
+
+NESTED: dict[str, Callable[[], nn.Module]] = {
+    "layer norm": lambda: Inside(nn.LayerNorm(WIDTH)),
+    "RMS norm": lambda: Inside(nn.RMSNorm(WIDTH)),
+    "checkpoint": lambda: Checkpointed(is_reentrant=False),
+    "reentrant checkpoint": lambda: Checkpointed(is_reentrant=True),
+    "hooks": lambda: Hooked(is_reentrant=False),
+}
+
+
+@pytest.mark.parametrize("name", NESTED)
+def test_marks_within_marks_and_checkpoints_are_what_the_reference_says(name: str) -> None:
+    torch.manual_seed(2)
+    program = one_f_one_b(devices=2, microbatches=4)
+    case = Trained(program, [NESTED[name]() for _ in range(2)], steps=3)
+    assert case.differences("none") == []
+    assert case.differences("all") == []

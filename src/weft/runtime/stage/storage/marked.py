@@ -78,7 +78,7 @@ class Marked:
     ) -> Any:
         """The forward of a module that is recomputed, from what is saved of what it is given."""
         call = _repeatable(one.module, forward)
-        is_rounded_again = Mark.FP8 in one.mark  # and returned what is not rounded
+        is_rounded_again = any(map(self._is_stored, given))  # and returned what is not rounded
         keeps_output = self._keeps_outputs or is_rounded_again
         rerun = None if keeps_output else Rerun(call, args, kwargs)
         if rerun is not None and type(one.module) in SAVE_INPUTS:

@@ -18,7 +18,7 @@ from tests.runtime.test_offloading import Trained
 from weft.errors import InputError, WeftError
 from weft.runtime import Pipeline, Reference
 from weft.runtime.stage.storage.selective import mark_selective
-from weft.schedules import one_f_one_b
+from weft.schedules import one_f_one_b, zb_h1
 
 
 class Sandwich(nn.Module):
@@ -162,5 +162,15 @@ def test_marks_within_marks_and_checkpoints_are_what_the_reference_says(name: st
     torch.manual_seed(2)
     program = one_f_one_b(devices=2, microbatches=4)
     case = Trained(program, [NESTED[name]() for _ in range(2)], steps=3)
+    assert case.differences("none") == []
+    assert case.differences("all") == []
+
+
+@pytest.mark.parametrize("precision", ["autocast", "bf16"])
+def test_weight_gradients_that_come_later_round_what_the_others_round(precision: Any) -> None:
+    torch.manual_seed(2)
+    program = zb_h1(devices=2, microbatches=4)
+    stages = [weft.stored_in_fp8(nn.Sequential(nn.Linear(WIDTH, WIDTH))) for _ in range(2)]
+    case = Trained(program, [*stages], steps=3, precision=precision)
     assert case.differences("none") == []
     assert case.differences("all") == []

@@ -97,8 +97,11 @@ class Stage:
         is_watched = self._draw.is_watching(self._draw.step)
         self._state.begin(locks, self._versioned.parameters, is_watched=is_watched)
         self._known = Known.of(self.role, shapes, keeps_inputs=keeps_inputs(self.module))
-        is_cast = self.role.precision.compute is not None or self._cast().dtype is not None
+        is_autocast = self._cast().dtype is not None
+        is_cast = self.role.precision.compute is not None or is_autocast
         self._recorder.whole = self._known.undeferred(self.module, is_cast=is_cast)
+        if is_autocast:  # of what torch casts it saves the cast, which is not rounded
+            self._recorder.whole |= self._marked.rounding
 
     def forward(
         self,

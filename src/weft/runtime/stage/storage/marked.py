@@ -35,6 +35,12 @@ class Marked:
         for one in self._found:
             one.module.forward = partial(_forward, self, one, one.module.forward)
 
+    @property
+    def rounding(self) -> set[int]:
+        """The weights of modules that are stored in FP8."""
+        stored = (one.module for one in self._found if Mark.FP8 in one.mark)
+        return {id(weight) for module in stored for weight in module.parameters()}
+
     def __bool__(self) -> bool:
         return bool(self._found)
 

@@ -158,6 +158,15 @@ def test_rows_of_ranks_are_turned_to_rows_of_experts_and_back() -> None:
     assert torch.equal(turned(found, tuple(zip(*sizes, strict=True))), rows)
 
 
+@pytest.mark.parametrize("load", LOADS)
+def test_a_batch_without_tokens_passes_through(load: str) -> None:
+    model = moe(5, layers=1, hidden=8, heads=2, context=4, experts=4, top=2, dense=0, load=load)
+    out = model(torch.zeros(0, 4, dtype=torch.long))
+    assert out.shape == (0, 4, 5)
+    out.sum().backward()
+    assert all(not weight.grad.any() for weight in model.parameters() if weight.grad is not None)
+
+
 def test_what_cannot_be_routed_is_refused() -> None:
     with pytest.raises(InputError, match="one of learned, balanced, skewed, not even"):
         small("even")

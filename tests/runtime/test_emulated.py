@@ -81,6 +81,17 @@ def test_each_rank_draws_as_if_alone() -> None:
         assert drawn == [float(torch.rand(1)), float(torch.rand(1))]
 
 
+def test_all_ranks_compute_under_the_autocast_of_the_step() -> None:
+    program = lower.replicated(REGISTRY["gpipe"](devices=1, microbatches=1), 2, expert_ranks=2)
+    stages, types = blocks_of(1, Emulated(2)), set[torch.dtype]()
+    shared = stages[0].get_submodule("experts.shared")
+    shared.register_forward_hook(lambda *given: types.add(given[2].dtype))
+    reference = Reference(stages, program, loss=squared)
+    with torch.autocast("cpu", torch.bfloat16):
+        reference.step(*batch_of(0, 2 * ROWS))
+    assert types == {torch.bfloat16}
+
+
 def exchanging(group: Emulated, times: int) -> Callable[[], None]:
     def call() -> None:
         for _ in range(times):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -291,3 +292,10 @@ def test_weights_are_held_apart_by_the_ranks_of_the_program() -> None:
     wide = lower.replicated(program, 4, expert_ranks=4)
     with pytest.raises(InputError, match="gpipe x 4 has groups of 4: give a mesh with a dimension"):
         Pipeline(blocks_of(2, Second()), wide, loss=squared)
+
+
+def test_copies_of_a_model_hold_the_same_weights_apart() -> None:
+    """Or experts that start alike would be taken for copies of one, and summed."""
+    program = REGISTRY["gpipe"](devices=2, microbatches=2)
+    with pytest.raises(InputError, match="which 2 expert ranks hold together"):
+        Pipeline(copy.deepcopy(blocks_of(2, Second())), program, loss=squared)

@@ -29,6 +29,7 @@ from weft.runtime.stage.randomness import Draw
 from weft.runtime.stage.role import Role
 from weft.runtime.stage.stage import Stage
 from weft.runtime.stage.storage.blocks import HostBlocks
+from weft.runtime.stage.storage.kept import SavedTensor
 from weft.runtime.stage.values import Value
 from weft.runtime.weights.versions import Stash
 
@@ -480,7 +481,7 @@ def test_what_is_on_the_host_already_stays_there() -> None:
     device, blocks = torch.device("meta"), HostBlocks()
     far, near = torch.ones(3, device=device), torch.ones(3)
     held = HeldTensors("stage 0", [far, near], [], blocks, device)
-    stored = held.taken(near)
+    stored = SavedTensor(near, "stage 0")
     held.hold(stored)
     assert not stored.is_held
     assert [id(one) for one in held._held()] == [id(far)]

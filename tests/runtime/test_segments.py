@@ -255,6 +255,38 @@ def test_segments_that_are_no_modules_of_the_stage_are_refused() -> None:
         segments_of(Elsewhere(1), 1)
 
 
+class Scaled(Mixture):
+    """Has a weight that no segment has."""
+
+    def __init__(self) -> None:
+        super().__init__(1)
+        self.scale = nn.Parameter(torch.ones(WIDTH))
+
+
+class Counting(Mixture):
+    """Has a buffer that no segment has."""
+
+    def __init__(self) -> None:
+        super().__init__(1)
+        self.register_buffer("count", torch.zeros(()))
+
+
+class Dropping(Mixture):
+    """Has a module that no segment has."""
+
+    def __init__(self) -> None:
+        super().__init__(1)
+        self.drop = nn.Dropout(0.1)
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"), [(Scaled, "scale"), (Counting, "count"), (Dropping, "drop")]
+)
+def test_what_no_segment_has_is_refused(kind: Callable[[], nn.Module], name: str) -> None:
+    with pytest.raises(InputError, match=f"{name} of {kind.__name__} is in none of its segments"):
+        segments_of(kind(), 1)
+
+
 def test_shared_segments_are_refused() -> None:
     shared = nn.Linear(WIDTH, WIDTH)
     with pytest.raises(InputError, match="segments 0 and 2 share a Linear"):

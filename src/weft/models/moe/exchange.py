@@ -77,7 +77,7 @@ class Combine(nn.Module):
         rows = self._group.exchange(rows, *map(_by_rank, (computed.received, computed.sent)))
         rows = _taken(rows, computed.place, computed.order)
         weights = computed.weights.to(rows.dtype).t().unsqueeze(-1)
-        added = (rows.view(*weights.shape[:2], -1) * weights).sum(0)
+        added = (rows.view(*weights.shape[:2], rows.shape[1]) * weights).sum(0)
         return computed.value + added.view_as(computed.value)
 
 
@@ -104,7 +104,7 @@ class _Taken(torch.autograd.Function):
     @staticmethod
     def forward(context: Any, rows: Tensor, index: Tensor, place: Tensor) -> Tensor:
         context.save_for_backward(place)
-        context.uses = len(index) // max(1, len(rows))
+        context.rows, context.uses = len(rows), len(index) // max(1, len(rows))
         return rows[index]
 
     @staticmethod
@@ -112,7 +112,7 @@ class _Taken(torch.autograd.Function):
         (place,) = context.saved_tensors
         found = gradients[0][place]
         if context.uses != 1:
-            found = found.view(context.uses, -1, *found.shape[1:]).sum(0)
+            found = found.view(context.uses, context.rows, *found.shape[1:]).sum(0)
         return found, None, None
 
 

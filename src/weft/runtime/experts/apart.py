@@ -12,15 +12,24 @@ from torch import Tensor, nn
 
 from weft.runtime.experts.group import ExpertGroup
 
-_MARK, _PARTS = "_weft_apart", "_weft_parts"
+_MARK, _PARTS = "_weft_apart", "_weft_parts"  # attributes of a weight, and of what has it
 
 
 def hold_apart(module: nn.Module, group: ExpertGroup) -> None:
     """Mark all weights of a module as this rank's rows (along dimension 0) of what a group has."""
     is_whole = getattr(group, "is_emulated", False)
-    for weight in module.parameters():
-        setattr(weight, _MARK, (0, 1) if is_whole else (group.rank, group.size))
-        setattr(weight, _PARTS, group.size)
+    setattr(module, _MARK, (0, 1) if is_whole else (group.rank, group.size))
+    setattr(module, _PARTS, group.size)
+    mark_again(module)
+
+
+def mark_again(stage: nn.Module) -> None:
+    """Mark weights as their modules are: copies of weights lose what copies of modules keep."""
+    for module in stage.modules():
+        if hasattr(module, _MARK):
+            for weight in module.parameters():
+                setattr(weight, _MARK, getattr(module, _MARK))
+                setattr(weight, _PARTS, getattr(module, _PARTS))
 
 
 def is_apart(weight: Tensor) -> bool:

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from weft.errors import InputError
+from weft.runtime.experts.apart import mark_again
 from weft.runtime.initial.checkpoint import Checkpoint, Initial, checkpoint_of
 from weft.runtime.initial.converted import as_read_by
 from weft.runtime.initial.seeded import undisturbed
@@ -96,6 +97,8 @@ def _on_meta(given: GivenStages) -> Stages:
         one if isinstance(one, nn.Module) else _outlined(one, index)
         for index, one in enumerate(given)
     ]
+    for stage in made:
+        mark_again(stage)
     if isinstance(given, Stages):
         return given.with_modules(made)
     return Stages(made)

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from weft.errors import InputError
+from weft.runtime.experts.apart import mark_again
 from weft.runtime.initial.blueprint import Blueprint, Function, saved_tensors
 from weft.runtime.initial.loading import found_in, load, refuse_shapes, refuse_unexpected
 from weft.runtime.initial.materialise import Setter, drafted, materialise
@@ -60,7 +61,9 @@ class Builder:
 
     def _called(self, index: int, function: Function) -> nn.Module:
         with seeded(self._seed, f"stage {index}", self._device), self._device:
-            return function()
+            made = function()
+        mark_again(made)
+        return made
 
     def _groups(self, held: Collection[int]) -> dict[End, list[End]]:
         """The ends of each tied weight that are held, by the first of all."""

@@ -91,7 +91,7 @@ class WholeModel:
         """What one stage returns, computed with these leaves, and buffers in place of its own."""
         given = [_cast(value, self._precision.compute) for value in given]
         held = {**_swapped(leaves, index), **(buffers or {})}
-        with self._slots[index].holding(held):
+        with self._slots[index].holding(held), self.saved_inputs.saving():
             return called(self.stages[index], given)
 
     def loss(self, output: Any, one: Microbatch) -> Tensor:

@@ -2,8 +2,9 @@
 
 Says with doubles what ranks store: of each 128 elements of a row, or what is left of it, the
 largest finite magnitude is taken to the top of the range by a power of two; all are rounded to
-E4M3, and taken back. Where a module is recomputed besides, it runs again from what is rounded so; a
-recomputed module alone computes what it did, and is left as it is.
+E4M3, and taken back. Where a module is recomputed besides, or is given such inputs by the one that
+it is in, it runs again from what is rounded so; any other computes what it did, and is left as it
+is. So is what checkpoints and hooks of the stage's own save.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -24,6 +25,14 @@ from weft.runtime.stage.swap import Slots
 LARGEST = 240.0  # below 2 * TOP
 
 Pack = Callable[[Tensor], Tensor]
+ModuleForward = Callable[..., Any]
+
+
+class Kept(NamedTuple):
+    """A tensor in place of a saved one, and its version: torch looks for changes of its own."""
+
+    tensor: Tensor
+    version: int
 
 
 class SavedInputs:
@@ -32,11 +41,13 @@ class SavedInputs:
     def __init__(self, stages: Sequence[nn.Module]) -> None:
         self._places: list[int] = []  # memory of the inputs of those that run
         self._otherwise: Pack | None = None  # what is saved of all else
-        for stage in stages:
-            for _, module, mark in marked(stage):
-                if Mark.FP8 in mark:
-                    inner = _again(module, module.forward) if Mark.AGAIN in mark else module.forward
-                    module.forward = partial(self._forward, inner)
+        found = [one for stage in stages for one in marked(stage)]
+        self._is_rounding = any(Mark.FP8 in one.mark for one in found)
+        for _, module, mark in found if self._is_rounding else ():
+            plain = module.forward
+            again = _again(module, plain) if Mark.AGAIN in mark else plain
+            takes = self._rounding if Mark.FP8 in mark else self._within
+            module.forward = partial(takes, plain, again)
 
     @contextmanager
     def otherwise(self, pack: Pack) -> Iterator[None]:
@@ -48,21 +59,52 @@ class SavedInputs:
         finally:
             self._otherwise = None
 
-    def _forward(self, forward: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+    def saving(self) -> AbstractContextManager[None]:
+        """Where a stage runs: what its own hooks and checkpoints save is not rounded."""
+        return saved_tensors_hooks(self._pack, _unpack) if self._is_rounding else nullcontext()
+
+    def _rounding(
+        self, forward: ModuleForward, again: ModuleForward, /, *args: Any, **kwargs: Any
+    ) -> Any:
+        """The forward of a module that is stored in FP8, and perhaps recomputed."""
         if not torch.is_grad_enabled():
             return forward(*args, **kwargs)
-        given = [value for value in _flat((args, kwargs)) if isinstance(value, Tensor)]
-        self._places += [value.untyped_storage().data_ptr() for value in given]
+        given = [_place(value) for value in _tensors((args, kwargs))]
+        self._places += given
         try:
-            with saved_tensors_hooks(self._pack, _itself):
-                return forward(*args, **kwargs)
+            return again(*args, **kwargs)
         finally:
             del self._places[len(self._places) - len(given) :]
 
-    def _pack(self, tensor: Tensor) -> Tensor:
-        if tensor.untyped_storage().data_ptr() in self._places and is_rounded(tensor):
+    def _within(
+        self, forward: ModuleForward, again: ModuleForward, /, *args: Any, **kwargs: Any
+    ) -> Any:
+        """That of one that is recomputed alone; from what is rounded, where it is given that."""
+        is_rounded_again = any(map(self._is_stored, _tensors((args, kwargs))))
+        is_again = torch.is_grad_enabled() and is_rounded_again
+        return (again if is_again else forward)(*args, **kwargs)
+
+    def _is_stored(self, tensor: Tensor) -> bool:
+        return _place(tensor) in self._places and is_rounded(tensor)
+
+    def _pack(self, tensor: Tensor) -> Tensor | Kept:
+        if self._is_stored(tensor):
             return rounded_in_tiles(tensor.detach())
-        return tensor if self._otherwise is None else self._otherwise(tensor)
+        if self._otherwise is not None:
+            return self._otherwise(tensor)
+        return Kept(tensor, tensor._version)
+
+
+def _unpack(saved: Tensor | Kept) -> Tensor:
+    if isinstance(saved, Tensor):
+        return saved
+    if saved.tensor._version != saved.version:
+        raise RuntimeError(
+            f"one of the variables needed for gradient computation has been modified by an inplace"
+            f" operation: a tensor of shape {list(saved.tensor.shape)} is at version"
+            f" {saved.tensor._version}; expected version {saved.version}"
+        )
+    return saved.tensor
 
 
 def rounded_in_tiles(tensor: Tensor) -> Tensor:
@@ -81,7 +123,7 @@ def rounded_in_tiles(tensor: Tensor) -> Tensor:
     return torch.empty_like(tensor).copy_(found.view(tensor.shape))
 
 
-def _again(module: nn.Module, forward: Callable[..., Any]) -> Callable[..., Any]:
+def _again(module: nn.Module, forward: ModuleForward) -> ModuleForward:
     """A forward that runs again from what is saved of its inputs, with the buffers that it had."""
     slots = Slots(module)
 
@@ -97,6 +139,14 @@ def _again(module: nn.Module, forward: Callable[..., Any]) -> Callable[..., Any]
         return checkpoint(turn, *args, use_reentrant=False, **kwargs)
 
     return call
+
+
+def _tensors(value: Any) -> list[Tensor]:
+    return [one for one in _flat(value) if isinstance(one, Tensor)]
+
+
+def _place(tensor: Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()
 
 
 def _flat(value: Any) -> Iterator[object]:

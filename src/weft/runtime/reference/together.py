@@ -23,7 +23,7 @@ from weft.runtime.experts.ranks import ExpertRanks
 from weft.runtime.reference.model import Microbatch, WholeModel
 from weft.runtime.reference.versions import Method
 from weft.runtime.reference.weights import ByUse
-from weft.runtime.stage.cast import without_autocast
+from weft.runtime.stage.cast import Cast, without_autocast
 from weft.runtime.stage.deferred import hooked
 from weft.runtime.stage.seeds import Drawn
 
@@ -69,7 +69,8 @@ class ExpertModels:
         """The same of microbatches that exchange tokens with each other."""
         own = [{use: _apart(leaf) for use, leaf in each.items()} for each in leaves]
         each = zip(self._models, microbatches, own, strict=True)
-        found = self._group.run([partial(_forward, *one, scale) for one in each])
+        cast = Cast.here(self._own.device)  # which a thread does not inherit
+        found = self._group.run([partial(_forward, *one, scale, cast) for one in each])
         with ExitStack() as stack:
             for model, ran, mine in zip(self._models, found, own, strict=True):
                 stack.enter_context(model.draw.backward(ran.drawn))
@@ -88,8 +89,10 @@ class ExpertModels:
                     twin.training = one.training
 
 
-def _forward(model: WholeModel, one: Microbatch, leaves: ByUse, scale: float) -> _RankPass:
-    with model.running(one) as drawn:
+def _forward(
+    model: WholeModel, one: Microbatch, leaves: ByUse, scale: float, cast: Cast
+) -> _RankPass:
+    with cast.again(), model.running(one) as drawn:
         loss = model.loss(model.output(one, leaves), one)
     return _RankPass(loss, loss * scale, drawn)
 

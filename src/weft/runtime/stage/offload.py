@@ -30,30 +30,6 @@ from weft.runtime.stage.storage.blocks import HostBlock, HostBlocks
 from weft.runtime.stage.storage.policies import Stored
 
 
-class SavedTensor:
-    """A tensor that autograd has saved, and the version that it had then."""
-
-    __slots__ = ("__weakref__", "_place", "_tensor", "_version", "is_held")
-
-    def __init__(self, tensor: Tensor, place: str) -> None:
-        self._tensor, self._version, self._place = tensor, tensor._version, place
-        self.is_held = False
-
-    @property
-    def tensors(self) -> Sequence[Tensor]:
-        return (self._tensor,)
-
-    def restored(self) -> Tensor:
-        found = self._tensor
-        if found._version != self._version:
-            raise RuntimeError(
-                f"{self._place}: one of the variables needed for gradient computation has been"
-                f" modified by an inplace operation: a tensor of shape {list(found.shape)}"
-                f" is at version {found._version}; expected version {self._version}"
-            )
-        return found
-
-
 class HostView(NamedTuple):
     """A tensor that is away: what is left in its place, and where on the host it looks."""
 
@@ -96,10 +72,6 @@ class HeldTensors:
         self._left: Any = None  # the event when they are
 
     # what is saved
-
-    def taken(self, tensor: Tensor) -> SavedTensor:
-        """A tensor as it is kept; the module may keep it too, and must not see it empty."""
-        return SavedTensor(tensor.detach(), self._place)
 
     def hold(self, stored: Stored) -> None:
         """Move this one with the others, if it can be moved."""

@@ -149,8 +149,38 @@ def _own(module: nn.Module, prefix: str) -> _Shown:
             f"segment {strange[0]} of {kind} is none of its modules; register it there, so that"
             f" its weights are known by their names"
         )
+    _refuse_left_out(module, modules)
     segments = [([(f"{prefix}{names[id(child)]}", child)], True) for child in modules]
     return _Shown([Layer.EXPERTS] * expert or [Layer.DENSE], segments)
+
+
+def _refuse_left_out(module: nn.Module, segments: Sequence[nn.Module]) -> None:
+    """Refuse what a module has and no segment of it: it would not run, nor learn."""
+    known = {id(one) for segment in segments for one in _all_of(segment)}
+    own = [*module.named_parameters(), *module.named_buffers(), *_leaves(module)]
+    for name, one in own:
+        if id(one) not in known:
+            raise InputError(
+                f"{name} of {type(module).__name__} is in none of its segments, which are all of it"
+                f" that runs; let one of them have it"
+            )
+
+
+def _leaves(module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+    """Modules within that do something, and have no others."""
+    for name, one in module.named_modules():
+        if one is not module and not one._modules and _does_something(one):
+            yield name, one
+
+
+def _does_something(module: nn.Module) -> bool:
+    return type(module).forward not in (nn.Module.forward, nn.Identity.forward)
+
+
+def _all_of(module: nn.Module) -> Iterator[object]:
+    """All modules, weights and buffers within."""
+    yield from _held([module])
+    yield from module.buffers()
 
 
 def _children(module: nn.Module) -> NamedModules:

@@ -97,8 +97,11 @@ class Stage:
         is_watched = self._draw.is_watching(self._draw.step)
         self._state.begin(locks, self._versioned.parameters, is_watched=is_watched)
         self._known = Known.of(self.role, shapes, keeps_inputs=keeps_inputs(self.module))
-        is_cast = self.role.precision.compute is not None or self._cast().dtype is not None
+        is_autocast = self._cast().dtype is not None
+        is_cast = self.role.precision.compute is not None or is_autocast
         self._recorder.whole = self._known.undeferred(self.module, is_cast=is_cast)
+        if is_autocast:  # of what torch casts it saves the cast, which is not rounded
+            self._recorder.whole |= self._marked.rounding
 
     def forward(
         self,
@@ -239,8 +242,11 @@ class Stage:
         given = [*saved.inputs] if self.role.is_first else []
         given += self.role.judged_by(microbatch) if self.role.loss is not None else ()
         fixed += [leaf for leaf in given if _is_part(leaf)]  # rows of a batch stay with the others
-        place = f"stage {self.index}, microbatch {microbatch}"
+        place = self._place(microbatch)
         return HeldTensors(place, saved.inputs, fixed, self.role.blocks, self._device)
+
+    def _place(self, microbatch: int) -> str:
+        return f"stage {self.index}, microbatch {microbatch}"
 
     def _kept_apart(
         self, saved: Saved, outputs: Sequence[Root], grads: Sequence[Tensor]
@@ -260,7 +266,7 @@ class Stage:
         swap = self._versioned.leaves(saved.versions) if self._has_versions else {}
         swap = {**swap, **buffers} if buffers else swap
         is_discarded = saved.buffers is not None and buffers is None
-        with self._storing(saved, is_discarded=is_discarded):
+        with self._storing(microbatch, saved, is_discarded=is_discarded):
             value = self._run(microbatch, saved, swap)
         if not self._graphs.are_known:
             anchors = [*saved.inputs, *self._weights, *swap.values(), self._recorder.anchor]
@@ -269,7 +275,9 @@ class Stage:
             self._versioned.refuse_checkpoint()
         return value
 
-    def _storing(self, saved: Saved, *, is_discarded: bool) -> AbstractContextManager[object]:
+    def _storing(
+        self, microbatch: int, saved: Saved, *, is_discarded: bool
+    ) -> AbstractContextManager[object]:
         """Where a forward runs whose saved tensors are not simply kept.
 
         What is recomputed discards those of its first run, and offloads none of its second.
@@ -277,11 +285,13 @@ class Stage:
         held = saved.held if saved.buffers is None else None
         policies: list[StoragePolicy] = [self._marked] if self._marked and not is_discarded else []
         if not self._versioned.is_following:
-            return storing(policies, held) if policies or held is not None else NOTHING
-        followed = self._versioned.followed()
+            if not policies and held is None:
+                return NOTHING
+            return storing(policies, held, self._place(microbatch))
+        followed, place = self._versioned.followed(), self._place(microbatch)
         with ExitStack() as stack:
             stack.enter_context(followed)
-            stack.enter_context(storing([followed, *policies], held))
+            stack.enter_context(storing([followed, *policies], held, place))
             return stack.pop_all()
 
     def _run(self, microbatch: int, saved: Saved, swap: dict[str, Tensor]) -> Value:

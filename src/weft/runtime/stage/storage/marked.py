@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 from torch.utils.checkpoint import checkpoint
 
+from weft.errors import InputError
 from weft.runtime.device.shards import local
 from weft.runtime.stage.storage.marks import Mark, MarkedModule, is_rounded, marked
 from weft.runtime.stage.storage.returned import Notes, Rerun, Returned
@@ -34,6 +35,12 @@ class Marked:
         for one in self._found:
             one.module.forward = partial(_forward, self, one, one.module.forward)
 
+    @property
+    def rounding(self) -> set[int]:
+        """The weights of modules that are stored in FP8."""
+        stored = (one.module for one in self._found if Mark.FP8 in one.mark)
+        return {id(weight) for module in stored for weight in module.parameters()}
+
     def __bool__(self) -> bool:
         return bool(self._found)
 
@@ -42,8 +49,10 @@ class Marked:
 
     def store(self, tensor: Tensor) -> Tiles | Returned | None:
         """An input of a module that stores in FP8, in tiles; what a recomputed one returned."""
-        is_input = any(_place(tensor) in places for places in self._inputs)
-        return Tiles(tensor) if is_input and is_rounded(tensor) else self._notes.store(tensor)
+        return Tiles(tensor) if self._is_stored(tensor) else self._notes.store(tensor)
+
+    def _is_stored(self, tensor: Tensor) -> bool:
+        return any(_place(tensor) in places for places in self._inputs) and is_rounded(tensor)
 
     def check(self) -> None:
         """Any backward will do."""
@@ -52,24 +61,47 @@ class Marked:
         self, one: MarkedModule, forward: Callable[..., Any], args: Any, kwargs: dict[str, Any]
     ) -> Any:
         """A marked module's forward."""
-        leaves = pytree.tree_leaves((args, kwargs))
-        is_rounding = Mark.FP8 in one.mark
-        self._inputs.append({*map(_place, filter(_is_tensor, leaves))} if is_rounding else set())
+        given = [*filter(_is_tensor, pytree.tree_leaves((args, kwargs)))]
+        self._inputs.append({*map(_place, given)} if Mark.FP8 in one.mark else set())
         try:
             if Mark.AGAIN not in one.mark:
                 return forward(*args, **kwargs)
-            call = _repeatable(one.module, forward)
-            keeps_output = self._keeps_outputs or is_rounding  # it was given what is not rounded
-            rerun = None if keeps_output else Rerun(call, args, kwargs)
-            if rerun is not None and type(one.module) in SAVE_INPUTS:
-                out = call(*args, **kwargs)
-            else:
-                out = checkpoint(call, *args, use_reentrant=False, **kwargs)
-            if rerun is not None:
-                self._notes.note(out, rerun)
+            before = [tensor._version for tensor in given]
+            out = self._run_repeatably(one, forward, args, kwargs, given)
+            if before != [tensor._version for tensor in given]:
+                _refuse_changed(one)
             return out
         finally:
             self._inputs.pop()
+
+    def _run_repeatably(
+        self,
+        one: MarkedModule,
+        forward: Callable[..., Any],
+        args: Any,
+        kwargs: dict[str, Any],
+        given: Sequence[Tensor],
+    ) -> Any:
+        """The forward of a module that is recomputed, from what is saved of what it is given."""
+        call = _repeatable(one.module, forward)
+        is_rounded_again = any(map(self._is_stored, given))  # and returned what is not rounded
+        keeps_output = self._keeps_outputs or is_rounded_again
+        rerun = None if keeps_output else Rerun(call, args, kwargs)
+        if rerun is not None and type(one.module) in SAVE_INPUTS:
+            out = call(*args, **kwargs)
+        else:
+            out = checkpoint(call, *args, use_reentrant=False, **kwargs)
+        if rerun is not None:
+            self._notes.note(out, rerun)
+        return out
+
+
+def _refuse_changed(one: MarkedModule) -> None:
+    raise InputError(
+        f"{one.name or type(one.module).__name__} is recomputed, and changes its input in place, so"
+        f" that it would run again on what it has changed; make it return something new"
+        f" (inplace=False), or leave the mark out"
+    )
 
 
 def _repeatable(module: nn.Module, forward: Callable[..., Any]) -> Callable[..., Any]:

@@ -4,9 +4,9 @@
     Followed    weights, where a program stashes none   their place: the backward finds the newest
     Marked      inputs of modules stored in FP8         codes and scales
                 what recomputed modules return          a note to run the module again
-    (held)      whatever is left, if it is to leave     the tensor, which can be moved to the host
+    (none)      whatever is left                        the tensor, which can be moved to the host
 
-The first that takes a tensor stores it; what none takes is kept as it is. What a module marked as
+The first that takes a tensor stores it. What a module marked as
 recomputed computes inside never comes here: it is saved as a note as well.
 """
 
@@ -18,6 +18,8 @@ from typing import Protocol
 
 from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
+
+from weft.runtime.stage.storage.kept import SavedTensor
 
 
 class Stored(Protocol):
@@ -46,9 +48,6 @@ class StoragePolicy(Protocol):
 class Mover(Protocol):
     """What moves stored tensors to the host and back."""
 
-    def taken(self, tensor: Tensor) -> Stored:
-        """What is kept in place of a tensor that no policy wants."""
-
     def hold(self, stored: Stored) -> None:
         """Move this one with the others."""
 
@@ -56,28 +55,28 @@ class Mover(Protocol):
         """Refuse to compute with what is on the host."""
 
 
-def storing(policies: Sequence[StoragePolicy], mover: Mover | None) -> AbstractContextManager[None]:
+def storing(
+    policies: Sequence[StoragePolicy], mover: Mover | None, place: str
+) -> AbstractContextManager[None]:
     """Where a forward runs whose saved tensors are stored by these, and held if they can leave."""
 
-    def pack(tensor: Tensor) -> Stored | Tensor:
+    def pack(tensor: Tensor) -> Stored:
+        stored: Stored
         for policy in policies:
-            if (stored := policy.store(tensor)) is not None:
+            if (found := policy.store(tensor)) is not None:
+                stored = found
                 break
-        else:
-            if mover is None:
-                return tensor
-            stored = mover.taken(tensor)
+        else:  # the module may keep it too, and must not see it empty
+            stored = SavedTensor(tensor.detach(), place)
         if mover is not None:
             mover.hold(stored)
         return stored
 
-    def unpack(packed: Stored | Tensor) -> Tensor:
+    def unpack(stored: Stored) -> Tensor:
         for policy in policies:
             policy.check()
-        if isinstance(packed, Tensor):
-            return packed
-        if mover is not None and packed.is_held:
+        if mover is not None and stored.is_held:
             mover.refuse_away()
-        return packed.restored()
+        return stored.restored()
 
     return saved_tensors_hooks(pack, unpack)

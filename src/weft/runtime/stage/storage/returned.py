@@ -111,7 +111,7 @@ class Notes:
         """A note in place of a tensor that was returned and not changed since."""
         noted = self._noted.get(_place(tensor)) if self._noted else None
         out = noted.out() if noted is not None else None
-        if noted is None or out is None or tensor.dtype != out.dtype:
+        if noted is None or out is None or not _is_alike(tensor, out):
             return None
         is_as_it_was = _place(out) == _place(tensor) and tensor._version == noted.version
         return Returned(noted.rerun, tensor) if is_as_it_was else None
@@ -120,6 +120,12 @@ class Notes:
 def _is_whole(out: Tensor) -> bool:
     """Whether a result has memory of its own, which it fills from its start."""
     return out.layout is torch.strided and out._base is None and out.storage_offset() == 0
+
+
+def _is_alike(tensor: Tensor, out: Tensor) -> bool:
+    """Whether the same bytes are the same elements to both."""
+    marks = [(one.dtype, one.is_conj(), one.is_neg()) for one in (tensor, out)]
+    return marks[0] == marks[1]
 
 
 def _place(tensor: Tensor) -> int:

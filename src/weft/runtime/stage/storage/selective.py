@@ -26,9 +26,9 @@ def mark_selective(modules: Iterable[nn.Module]) -> int:
 
 
 def _is_cheap(module: nn.Module) -> bool:
-    """Whether it is a norm, or a function of each element by itself."""
+    """Whether it is a norm or a function of each element, and changes nothing in place."""
     kind = type(module)
-    if next(module.children(), None) is not None:
+    if next(module.children(), None) is not None or getattr(module, "inplace", False):
         return False
     return kind.__name__.endswith("Norm") or (
         kind.__module__ in ACTIVATIONS and next(module.parameters(), None) is None

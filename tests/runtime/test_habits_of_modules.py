@@ -832,3 +832,48 @@ def test_a_leaf_that_a_forward_makes_is_no_weight() -> None:
     for program in (WHOLE, DIVIDED):
         model = nn.Sequential(*copy.deepcopy(list(stages)))
         assert split_from_plain(model, program) == []
+
+
+# values that share memory
+
+
+class Viewing(nn.Linear):
+    """Returns a value and a view of it."""
+
+    def forward(self, value: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
+        found = super().forward(value)
+        return found, found.view(-1)
+
+
+class Halving(nn.Linear):
+    """Returns the halves of a value, which lie side by side."""
+
+    def forward(self, value: Tensor) -> tuple[Tensor, ...]:  # type: ignore[override]
+        return super().forward(value).chunk(2, dim=1)
+
+
+class Raising(nn.Module):
+    """Changes one of two values in place."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.line = nn.Linear(width, width)
+
+    def forward(self, one: Tensor, other: Tensor) -> Tensor:
+        other.add_(1)
+        return self.line(one) + other.view_as(one)  # type: ignore[no-any-return]
+
+
+def test_values_that_share_memory_are_refused_where_a_reader_changes_one() -> None:
+    stages = [Viewing(WIDTH, WIDTH), Raising(WIDTH)]
+    ((batch, target),) = batches(8, 1)
+    with (
+        Pipeline(stages, WHOLE, loss=squared, optimizer=adam) as pipeline,
+        pytest.raises(InputError, match="stage 0 returns tensors that share memory, and stage 1"),
+    ):
+        pipeline.step(batch, target)
+
+
+def test_halves_of_a_value_have_no_memory_in_common() -> None:
+    stages = [Halving(WIDTH, 2 * WIDTH), Raising(WIDTH)]
+    assert not differences(stages, WHOLE, batches(8, 2))

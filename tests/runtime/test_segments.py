@@ -310,3 +310,65 @@ def test_a_segment_without_weights_computes_where_the_others_do() -> None:
     stage = Stage(nn.ReLU(), Draw(), Role(index=INDEX, device=elsewhere))
     value = Value.of(torch.empty(2, WIDTH, device=elsewhere), "")
     assert stage.infer(0, [value]).leaves[0].device == elsewhere
+
+
+class Chained(nn.Module):
+    """Its segments, one after the other; its kinds do something else besides."""
+
+    def __init__(self, *, is_training: bool = True) -> None:
+        super().__init__()
+        self.segments = nn.ModuleList([Attention(), Dispatch(), Experts(), Combine()])
+        self.train(is_training)
+
+    def forward(self, value: Any) -> Any:
+        for segment in self.segments:
+            value = segment(*value) if isinstance(value, tuple) else segment(value)
+        return value
+
+
+class Adding(Chained):
+    def forward(self, value: Any) -> Any:
+        return value + super().forward(value)
+
+
+class Doubled(Chained):
+    def forward(self, value: Any) -> Any:
+        return super().forward(2 * value)
+
+
+class Reversed(Chained):
+    def forward(self, value: Any) -> Any:
+        for segment in reversed(self.segments):
+            value = segment(value)
+        return value
+
+
+class Shortened(Chained):
+    def forward(self, value: Any) -> Any:
+        for segment in self.segments[:3]:
+            value = segment(value)
+        return value
+
+
+class Looking(Chained):
+    """Looks into its value, and does nothing with what it sees."""
+
+    def forward(self, value: Any) -> Any:
+        rows, _ = value.shape
+        assert rows
+        return super().forward(value)
+
+
+@pytest.mark.parametrize("kind", [Adding, Doubled, Reversed, Shortened])
+def test_a_layer_that_does_more_than_its_segments_is_refused(kind: type[Chained]) -> None:
+    with pytest.raises(InputError, match=f"{kind.__name__} does more in its forward"):
+        segments_of(kind(), 1)
+
+
+@pytest.mark.parametrize("kind", [Chained, Looking])
+def test_a_layer_that_only_calls_them_is_not(kind: type[Chained]) -> None:
+    seen = list[object]()
+    layer = kind()
+    layer.segments[0].register_forward_hook(lambda *given: seen.append(given))
+    assert len(segments_of(layer, 1)) == len(layer.segments)
+    assert seen == [], "nobody notices that it was tried"

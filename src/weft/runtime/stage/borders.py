@@ -7,6 +7,7 @@ out as they would be without segments: kernels may add up in another order elsew
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import combinations
 from typing import Any, TypeAlias
 
 import torch
@@ -135,3 +136,28 @@ def refuse_changed(given: Sequence[Value], stage: int) -> None:
             f"stage {stage} changes its input in place, which another stage reads too;"
             f" let it change a copy (.clone())"
         )
+
+
+def refuse_overlap(value: Value, stage: int, reader: int) -> None:
+    """Refuse tensors that share memory, where a reader changes some in place: it gets copies."""
+    for one, other in combinations(map(local, value.leaves), 2):
+        if _do_overlap(one, other):
+            raise InputError(
+                f"stage {stage} returns tensors that share memory, and stage {reader} changes one"
+                f" of what it is given in place, which it would not see in the other; return copies"
+                f" (.clone()), or let stage {reader} change a copy"
+            )
+
+
+def _do_overlap(one: Tensor, other: Tensor) -> bool:
+    """Whether a change of one is one of the other; halves of a tensor have nothing in common."""
+    if one.layout is not torch.strided or other.layout is not torch.strided:
+        return False
+    storage = one.untyped_storage()
+    if not storage.nbytes() or storage.data_ptr() != other.untyped_storage().data_ptr():
+        return False
+    if one.dtype != other.dtype:
+        return True
+    seen = torch.zeros(storage.nbytes() // one.itemsize, dtype=torch.bool, device=one.device)
+    seen.as_strided(one.shape, one.stride(), int(one.storage_offset())).fill_(True)
+    return bool(seen.as_strided(other.shape, other.stride(), int(other.storage_offset())).any())

@@ -44,12 +44,14 @@ class Known(NamedTuple):
     disturbed_by  the reader, if there is one, that may disturb hooks of its outputs
     repeated      the weights that it uses more than once; None where that is not known
     structure     of what it returns for a microbatch
+    changed_by    a reader that changes what it is given in place, as far as is known
     """
 
     own: Own | None = computed
     disturbed_by: int | None = None
     repeated: Collection[str] | None = ()
     structure: Callable[[int], Structure | None] = _unknown
+    changed_by: int | None = None
 
     @classmethod
     def of(cls, role: Role, shapes: StageShapes | None, *, keeps_inputs: bool = False) -> Known:
@@ -68,6 +70,7 @@ class Known(NamedTuple):
             shapes.disturbed_by(index),
             shapes.repeated(index),
             partial(shapes.structure, index),
+            shapes.changed_by(index),
         )
 
     @property

@@ -22,6 +22,7 @@ from torch import nn
 from weft.errors import InputError
 from weft.ir.kinds import Layer, Part
 from weft.runtime.stage.calling import Segment, is_slice
+from weft.runtime.stage.rehearsal import refuse_more
 
 PARTS = ("attention", "dispatch", "experts", "combine")  # of every expert layer, in forward order
 
@@ -135,7 +136,8 @@ def _own(module: nn.Module, prefix: str) -> _Shown:
     """What `segments` of a module says; each of them takes a tuple spread."""
     kind = type(module).__name__
     given: Any = module.segments
-    modules: list[nn.Module] = [*(given() if callable(given) else given)]
+    is_method = callable(given) and not isinstance(given, nn.Module)  # as an nn.ModuleList is
+    modules: list[nn.Module] = [*(given() if is_method else given)]
     expert, rest = divmod(len(modules), len(PARTS))
     if len(modules) != 2 and (rest or not expert):
         raise InputError(
@@ -150,6 +152,7 @@ def _own(module: nn.Module, prefix: str) -> _Shown:
             f" its weights are known by their names"
         )
     _refuse_left_out(module, modules)
+    refuse_more(module, modules)
     segments = [([(f"{prefix}{names[id(child)]}", child)], True) for child in modules]
     return _Shown([Layer.EXPERTS] * expert or [Layer.DENSE], segments)
 

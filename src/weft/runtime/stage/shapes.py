@@ -82,6 +82,13 @@ class StageShapes:
         """Whether a stage changes what it is given in place, as far as is known."""
         return any(one is None or one.changes_inputs for one in self._of_run(stage))
 
+    def changed_by(self, stage: int) -> int | None:
+        """A reader of a stage that is known to change what it is given in place."""
+        for reader in self._graph.successors[stage]:
+            if any(one is not None and one.changes_inputs for one in self._of_run(reader)):
+                return reader
+        return None
+
     def disturbed_by(self, stage: int) -> int | None:
         """The reader, if there is one, for which torch treats hooks of a value in another way.
 

@@ -14,7 +14,15 @@ from torch import Tensor, nn
 from weft.errors import WeftError
 from weft.runtime.device.shards import all_groups, is_gathered, local, reshard
 from weft.runtime.precision import NotMixed
-from weft.runtime.stage.borders import Borders, Gradients, Passed, edge_of, passed, refuse_changed
+from weft.runtime.stage.borders import (
+    Borders,
+    Gradients,
+    Passed,
+    edge_of,
+    passed,
+    refuse_changed,
+    refuse_overlap,
+)
 from weft.runtime.stage.buffers import Buffers
 from weft.runtime.stage.calling import called, keeps_inputs, names_of
 from weft.runtime.stage.cast import Cast, without_autocast, without_graph
@@ -133,6 +141,8 @@ class Stage:
             saved.cast = self._cast()
             saved.buffers = self._buffers.snapshot()  # kernels may be others without a graph
         value = self._run_kept(microbatch, saved).marked()
+        if self._known.changed_by is not None and self._is_watched(microbatch):
+            refuse_overlap(value, self.index, self._known.changed_by)
         if is_recomputed:
             saved.prints = self._prints(microbatch, value)
         elif is_offloaded and self.role.loss is None:

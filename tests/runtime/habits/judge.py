@@ -55,7 +55,7 @@ def judge(case: Case) -> Verdict:
         return Verdict("void", (_text(error),))
     if wanted and not all(_is_finite(value) for value in wanted.numbers.values()):
         return Verdict("void", ("plain torch gives numbers that are not finite",))
-    if case.training.precision and (reason := _unable(case)):
+    if reason := unable(case):
         return Verdict("void", (reason,))
     found = Trace()
     try:
@@ -67,8 +67,10 @@ def judge(case: Case) -> Verdict:
     return compared(case, found, wanted)
 
 
-def _unable(case: Case) -> str:
+def unable(case: Case) -> str:
     """Why torch cannot compute this in another type: for some of its kernels there is none."""
+    if not case.training.precision:
+        return ""
     try:
         reference(case)
     except WeftError:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from tests.runtime.habits.case import Case
 from tests.runtime.habits.contenders import Trace, pipeline, plain
 from tests.runtime.habits.grammar import Carried
-from tests.runtime.habits.judge import Verdict, compared, failure
+from tests.runtime.habits.judge import Verdict, compared, failure, unable
 from tests.runtime.ranks import run
 from weft.errors import RankError
 
@@ -34,7 +34,7 @@ def judge_in_ranks(cases: Sequence[Case], transport: str) -> list[Verdict]:
 
 def _plain(case: Case) -> Trace | None:
     try:
-        return plain(case)
+        return None if unable(case) else plain(case)
     except Exception:
         return None
 

@@ -371,7 +371,7 @@ def test_state_of_an_optimizer_has_its_own_types(tmp_path: Path) -> None:
 
 def test_a_scale_that_never_changes_is_that_of_the_run_that_goes_on(tmp_path: Path) -> None:
     saved(tmp_path / "save", precision="fp16")
-    settings = {"precision": "fp16", "clip": None}
+    settings = dict[str, Any](precision="fp16", clip=None)
     found = []
     for scale in (8.0, 2.0**60):  # by which all overflows
         pipeline = pipeline_of(SYNCHRONOUS, scale=scale, **settings)
@@ -408,15 +408,17 @@ def test_what_does_not_fit_changes_nothing(case: str, tmp_path: Path) -> None:
 def test_two_weights_that_are_one_in_the_model_are_refused(tmp_path: Path) -> None:
     """One of them would be lost."""
     saved(tmp_path / "save", stages=[nn.Linear(8, 8), nn.Linear(8, 8)])
-    one, other = nn.Linear(8, 8), nn.Linear(8, 8)
-    other.weight = one.weight
+
+    def one_of_two() -> list[nn.Module]:
+        one, other = nn.Linear(8, 8), nn.Linear(8, 8)
+        other.weight = one.weight
+        return [one, other]
+
     for load in (
-        pipeline_of(SYNCHRONOUS, stages=[one, other]).load,
-        Reference([one, other], SYNCHRONOUS, loss=squared).load,
+        pipeline_of(SYNCHRONOUS, stages=one_of_two()).load,
+        Reference(one_of_two(), SYNCHRONOUS, loss=squared).load,
     ):
-        with pytest.raises(
-            SaveError, match=r"has 0.weight apart from 1.weight; .*one in the model"
-        ):
+        with pytest.raises(SaveError, match=r"has 0.weight apart from 1.weight; .*are one in"):
             load(tmp_path / "save")
 
 

@@ -35,7 +35,7 @@ from weft.ir.program import Program
 from weft.lower import replicated
 from weft.runtime import Pipeline, Reference, Scale, Staleness, split
 from weft.runtime.saves import clean, folder_of, newest, prune
-from weft.schedules import REGISTRY, gpipe, one_f_one_b, pipedream_2bw, zb_h1
+from weft.schedules import REGISTRY, gpipe, one_f_one_b, pipedream, pipedream_2bw, zb_h1
 
 SYNCHRONOUS = one_f_one_b(devices=2, microbatches=2)
 
@@ -336,6 +336,25 @@ def _longer(stages: int) -> list[nn.Module]:
 
 def _shorter(stages: int) -> list[nn.Module]:
     return split(layers(LAYERS - 2), stages=stages)
+
+
+def test_gradients_that_wait_are_enlarged_as_those_they_are_added_to(tmp_path: Path) -> None:
+    """A synchronous program knows at once of the update that overflowed."""
+    settings = dict[str, Any](precision="fp16", scale=Scale(2.0**8, 1000), clip=None)
+    first = pipeline_of(pipedream(devices=3, microbatches=1, updates=10), **settings)
+    for step, (batch, target) in enumerate(batches(3, 5)):
+        first.step(batch, target * (1e9 if step == 3 else 1), update=step < 4)
+    first.save(tmp_path / "save")
+    second = pipeline_of(one_f_one_b(devices=3, microbatches=1), **settings)
+    with warnings.catch_warnings(action="ignore"):
+        second.load(tmp_path / "save")
+    scales, grads = [], []
+    for pipeline in (first, second):
+        scales.append(pipeline._parts.weights.policy.scale(5))
+        weights = [weight for m in pipeline.modules.values() for weight in m.parameters()]
+        grads.append([weight.grad for weight in weights if weight.grad is not None])
+    assert scales[1] == scales[0] / 2
+    assert all(torch.equal(one / 2, other) for one, other in zip(*grads, strict=True))
 
 
 class Counting(torch.optim.Optimizer):

@@ -93,6 +93,25 @@ def test_weights_of_several_types_are_summed_each_in_its_own(scale: float | None
     assert differences(stages, program, batches(24, 3), **settings) == []
 
 
+class Quantized(nn.Module):
+    """A table of whole numbers that never learns, beside a layer that does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        table = torch.randint(-3, 4, (WIDTH, WIDTH), dtype=torch.int8)
+        self.table, self.line = nn.Parameter(table, requires_grad=False), nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, value: Tensor) -> Tensor:
+        out: Tensor = self.line(value @ self.table.float())
+        return out
+
+
+def test_weights_that_are_whole_numbers_have_copies() -> None:
+    torch.manual_seed(0)
+    program = replicated(one_f_one_b(devices=2, microbatches=2), 3)
+    assert differences([Quantized(), Quantized()], program, batches(12, 2), clip=0.5) == []
+
+
 def _no_optimizer(_: Any) -> Any:
     return None
 

@@ -305,6 +305,24 @@ def test_evaluation_drains_and_changes_nothing() -> None:
         pipeline.step(batch, target)
 
 
+def test_weights_that_are_put_elsewhere_between_steps_are_computed_with() -> None:
+    """As `vector_to_parameters` does."""
+    program = pipedream_2bw(devices=2, microbatches=2, updates=6)
+    found = []
+    for is_elsewhere in (False, True):
+        pipeline = Pipeline(MODELS["layers"].stages(2), program, loss=squared, optimizer=adam)
+        for batch, target in batches(8, 4):
+            pipeline.step(batch, target)
+            pipeline.drain()
+            for weight in (w for m in pipeline.modules.values() for w in m.parameters()):
+                if is_elsewhere:
+                    weight.data = weight.data / 2
+                else:
+                    weight.data.div_(2)
+        found.append([w for m in pipeline.modules.values() for w in m.parameters()])
+    assert all(map(torch.equal, *found))
+
+
 # what is refused
 
 

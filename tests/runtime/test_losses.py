@@ -24,6 +24,18 @@ def test_losses_of_all_reporters_are_read_by_microbatch() -> None:
         assert reader.wait(reader.open(0, 4)) == [0.0, 0.125, 0.25, 0.375]
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
+def test_losses_have_their_own_type_on_every_rank(dtype: torch.dtype) -> None:
+    """Which may be more precise than that of the weights."""
+    with meshes(2) as (sender, reader):
+        sending, reading = LossReports(sender, (0,)), LossReports(reader, (0,))
+        sending.open(0, 1)
+        sending.report(0, {0: torch.tensor(0.5, dtype=dtype)})
+        opened = reading.open(0, 1)
+        assert reading.wait(opened) == [0.5]
+        assert opened.dtype == dtype
+
+
 def test_a_run_may_be_reported_before_it_is_opened_and_read_after_the_next() -> None:
     with meshes(2) as (sender, reader):
         sending, reading = LossReports(sender, (0,)), LossReports(reader, (0,))

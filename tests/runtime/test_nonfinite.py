@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.optim.lr_scheduler import StepLR
 
-from tests.runtime.models import batches, linear, plain_descent, squared
+from tests.runtime.models import batches, is_same, linear, plain_descent, squared
 from tests.runtime.ranks import run
 from weft.errors import NonfiniteError
 from weft.runtime import Pipeline
@@ -131,3 +131,23 @@ def test_ignoring_goes_on() -> None:
     assert not result.is_skipped
     assert result.loss.isnan()
     assert torch.tensor(weights(pipeline)[0]).isnan().any()
+
+
+def test_an_infinite_norm_that_is_ignored_clips_as_torch_does() -> None:
+    """To zero: a step by gradients that are not clipped would be as large as they are."""
+    pipeline = pipeline_of(nonfinite="ignore", loss=large, clip=1.0)
+    before = copy.deepcopy(weights(pipeline))
+    result = pipeline.step(GOOD * 1e9, TARGET)
+    assert result.norm is not None
+    assert result.norm.isinf()
+    assert weights(pipeline) == before
+
+
+def test_stopping_leaves_the_gradients_that_a_user_has() -> None:
+    pipeline = pipeline_of(optimizer=None)
+    pipeline.step(GOOD, TARGET)
+    found = [weight for m in pipeline.modules.values() for weight in m.parameters()]
+    before = [weight.grad for weight in found]
+    with pytest.raises(NonfiniteError):
+        pipeline.step(BAD, TARGET)
+    assert all(map(is_same, [weight.grad for weight in found], before))

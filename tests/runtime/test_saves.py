@@ -35,7 +35,7 @@ from weft.ir.program import Program
 from weft.lower import replicated
 from weft.runtime import Pipeline, Reference, Scale, Staleness, split
 from weft.runtime.saves import clean, folder_of, newest, prune
-from weft.schedules import REGISTRY, gpipe, one_f_one_b, pipedream_2bw, zb_h1
+from weft.schedules import REGISTRY, gpipe, one_f_one_b, pipedream, pipedream_2bw, zb_h1
 
 SYNCHRONOUS = one_f_one_b(devices=2, microbatches=2)
 
@@ -338,6 +338,67 @@ def _shorter(stages: int) -> list[nn.Module]:
     return split(layers(LAYERS - 2), stages=stages)
 
 
+def test_gradients_that_wait_are_enlarged_as_those_they_are_added_to(tmp_path: Path) -> None:
+    """A synchronous program knows at once of the update that overflowed."""
+    settings = dict[str, Any](precision="fp16", scale=Scale(2.0**8, 1000), clip=None)
+    first = pipeline_of(pipedream(devices=3, microbatches=1, updates=10), **settings)
+    for step, (batch, target) in enumerate(batches(3, 5)):
+        first.step(batch, target * (1e9 if step == 3 else 1), update=step < 4)
+    first.save(tmp_path / "save")
+    second = pipeline_of(one_f_one_b(devices=3, microbatches=1), **settings)
+    with warnings.catch_warnings(action="ignore"):
+        second.load(tmp_path / "save")
+    scales, grads = [], []
+    for pipeline in (first, second):
+        scales.append(pipeline._parts.weights.policy.scale(5))
+        weights = [weight for m in pipeline.modules.values() for weight in m.parameters()]
+        grads.append([weight.grad for weight in weights if weight.grad is not None])
+    assert scales[1] == scales[0] / 2
+    assert all(torch.equal(one / 2, other) for one, other in zip(*grads, strict=True))
+
+
+class Counting(torch.optim.Optimizer):
+    """Keeps more digits than its weights have, fewer, and a count."""
+
+    def __init__(self, named: Any) -> None:
+        super().__init__([weight for _, weight in named], {"lr": 0.1})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        for weight in (one for group in self.param_groups for one in group["params"]):
+            kept = self.state[weight]
+            if not kept:
+                kept["much"] = torch.zeros_like(weight, dtype=torch.float64)
+                kept["little"] = torch.zeros_like(weight, dtype=torch.bfloat16)
+                kept["count"] = torch.zeros((), dtype=torch.int64)
+            kept["count"] += 1
+            kept["much"].lerp_(weight.grad.double(), 0.3)
+            kept["little"].lerp_(weight.grad.bfloat16(), 0.3)
+            weight.sub_((kept["much"] + kept["little"]).float(), alpha=0.1)
+
+
+def test_state_of_an_optimizer_has_its_own_types(tmp_path: Path) -> None:
+    """Torch gives it that of the weights, and a run would go on with other bits."""
+    first = saved(tmp_path / "save", optimizer=Counting, scheduler=None)
+    second = pipeline_of(SYNCHRONOUS, optimizer=Counting, scheduler=None)
+    second.load(tmp_path / "save")
+    for pipeline in (first, second):
+        trained(pipeline, data_for(SYNCHRONOUS, 2))
+    assert is_equal(state_of(second), state_of(first))
+    assert is_equal(optimizer_state_of(second), optimizer_state_of(first))
+
+
+def test_a_scale_that_never_changes_is_that_of_the_run_that_goes_on(tmp_path: Path) -> None:
+    saved(tmp_path / "save", precision="fp16")
+    settings = dict[str, Any](precision="fp16", clip=None)
+    found = []
+    for scale in (8.0, 2.0**60):  # by which all overflows
+        pipeline = pipeline_of(SYNCHRONOUS, scale=scale, **settings)
+        pipeline.load(tmp_path / "save")
+        found.append(pipeline.step(*data_for(SYNCHRONOUS, 1)[0]).is_skipped)
+    assert found == [False, True]
+
+
 def _momentum(named: Any) -> torch.optim.Optimizer:
     return torch.optim.SGD([weight for _, weight in named], lr=0.1, momentum=0.9)
 
@@ -361,6 +422,23 @@ def test_what_does_not_fit_changes_nothing(case: str, tmp_path: Path) -> None:
     assert is_equal(state_of(pipeline), before)
     assert pipeline.steps == 1
     trained(pipeline, data_for(SYNCHRONOUS, 1))
+
+
+def test_two_weights_that_are_one_in_the_model_are_refused(tmp_path: Path) -> None:
+    """One of them would be lost."""
+    saved(tmp_path / "save", stages=[nn.Linear(8, 8), nn.Linear(8, 8)])
+
+    def one_of_two() -> list[nn.Module]:
+        one, other = nn.Linear(8, 8), nn.Linear(8, 8)
+        other.weight = one.weight
+        return [one, other]
+
+    for load in (
+        pipeline_of(SYNCHRONOUS, stages=one_of_two()).load,
+        Reference(one_of_two(), SYNCHRONOUS, loss=squared).load,
+    ):
+        with pytest.raises(SaveError, match=r"has 0.weight apart from 1.weight; .*are one in"):
+            load(tmp_path / "save")
 
 
 def test_other_shapes_and_types_are_named(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
-from tests.runtime.models import adam
+from tests.runtime.models import WIDTH, adam, batches, plain_descent, squared
 from tests.runtime.ranks import run
 from tests.runtime.test_replicas import batch_of, by_reference, program_of, stages_of
 from weft.errors import InputError
@@ -246,12 +246,28 @@ def test_whole_weights_are_spread_evenly() -> None:
     assert [cut.bounds for cut in cuts] == [(0, 100, 100), (0, 0, 60), (0, 0, 50), (0, 10, 10)]
 
 
-def test_optimizers_that_mix_weights_are_refused() -> None:
-    def mixing(named: Named) -> Optimizer:
-        return optim.LBFGS([weight for _, weight in named])
+def test_optimizers_of_sparse_gradients_are_refused() -> None:
+    def sparse(named: Named) -> Optimizer:
+        return optim.SparseAdam([weight for _, weight in named])
 
-    with pytest.raises(InputError, match="LBFGS takes all weights as one vector"):
-        Trained("1f1b", optimizer=mixing, shard_optimizer=True)
+    with pytest.raises(InputError, match="SparseAdam takes sparse gradients"):
+        Trained("1f1b", optimizer=sparse, shard_optimizer=True)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_weights_in_half_precision_are_rounded_as_they_are_whole(dtype: torch.dtype) -> None:
+    """Of which kernels of a CPU round what they add one by one in another way."""
+    program = replicated(one_f_one_b(devices=2, microbatches=2), 3)
+    found = []
+    for is_sharded in (False, True):
+        torch.manual_seed(0)
+        stages = [nn.Linear(WIDTH, WIDTH, dtype=dtype) for _ in range(2)]
+        descent = dict[str, Any](loss=squared, optimizer=plain_descent)
+        pipeline = Pipeline(stages, program, shard_optimizer=is_sharded, **descent)
+        for batch, target in batches(12, 3, dtype):
+            pipeline.step(batch, target)
+        found.append([weight for m in pipeline.modules.values() for weight in m.parameters()])
+    assert all(map(torch.equal, *found))
 
 
 def test_state_is_sharded_only_where_there_is_some() -> None:

@@ -269,7 +269,7 @@ def test_a_thread_may_report_while_another_receives() -> None:
 
         def report(rank: int) -> None:
             for run in RUNS:
-                reports[rank].report(run, {rank: rank / 8})
+                reports[rank].report(run, {rank: torch.tensor(rank / 8)})
             mesh = (one, other)[rank]
             mesh.wait(lambda: not mesh._peers[1 - rank].unsent, lambda: "room", 1 - rank)
 

@@ -493,8 +493,7 @@ class Pipeline:
         recording: Recording | None,
         program: Program,
     ) -> Result:
-        reports, dtype = self._world.losses, self._task.dtype
-        return Result(norm, is_skipped, known, reports, recording, program, dtype)
+        return Result(norm, is_skipped, known, self._world.losses, recording, program)
 
     def _begin(self, given: GivenData, kind: str, *, is_first: bool) -> Begun:
         """Start a run on all ranks, and refuse ranks with different data."""

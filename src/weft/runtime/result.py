@@ -50,12 +50,12 @@ class Result:
     _reported: LossReports = field(repr=False)
     _recording: Recording | None = field(repr=False)
     _program: Program = field(repr=False)
-    _dtype: torch.dtype = field(repr=False)
 
     @cached_property
     def losses(self) -> Tensor:
         """The weighted loss of every microbatch, on every rank; waits until they are known."""
-        return torch.tensor(self._reported.wait(self._known), dtype=torch.float64).to(self._dtype)
+        found = torch.tensor(self._reported.wait(self._known), dtype=torch.float64)
+        return found.to(self._known.dtype)
 
     @cached_property
     def loss(self) -> Tensor:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-import torch
 from torch import nn
 
 from weft.errors import InputError
@@ -157,9 +156,3 @@ def forwards_of(program: Program) -> Program:
             rows = np.flatnonzero(is_first & (program.lane_of == index))
             lanes[lane] = program.actions.take(rows).replace(joined=0, version=-1)
     return wires(program.with_lanes(lanes, period=None, ties=(), norms=()))
-
-
-def dtype_of(stages: Sequence[nn.Module]) -> torch.dtype:
-    """The type of the first weight."""
-    weights = (weight for stage in stages for weight in stage.parameters())
-    return next((weight.dtype for weight in weights), torch.get_default_dtype())

@@ -34,7 +34,7 @@ from weft.runtime.ranks.world import World
 from weft.runtime.stage.calling import taken_by
 from weft.runtime.stage.modules import refuse_unsuited, unshared
 from weft.runtime.stage.values import Carries
-from weft.runtime.suit import check_suits, dtype_of
+from weft.runtime.suit import check_suits
 from weft.runtime.weights.apart import check_apart
 from weft.runtime.weights.options import Updating
 from weft.runtime.weights.staleness import check_ties, scoped
@@ -73,7 +73,6 @@ class Task:
     resident: Sequence[int]
     updating: Updating
     depth: int
-    dtype: torch.dtype
     device: torch.device
     held: Collection[int]
     compression: ByEdge = field(default_factory=dict)
@@ -135,7 +134,6 @@ class Task:
             resident,
             updating,
             depth,
-            dtype_of(own),
             device,
             held,
         )

@@ -62,12 +62,12 @@ class Training:
     ) -> tuple[RunLosses, Recording | None]:
         """Take the microbatches of one update, and run as far as they reach."""
         if self._is_broken:
-            raise WeftError("an earlier step failed with microbatches in flight; begin anew")
+            raise WeftError(self._broken)
         step, origin = self.steps, self._policy.origin
-        self._weights.begin()
         first = (step - origin) * self._count
         numbers = [(first + index) % self._ring.numbers for index in range(self._count)]
         self._take(numbers, inputs, targets)
+        self._weights.begin()
         batch, is_lent = self._lanes.binder.batch, self._ring.is_periodic
         for index, number in enumerate(numbers):
             self._draw.places[number] = (step, index)
@@ -101,6 +101,7 @@ class Training:
             try:
                 self._lanes.run(first + self._count, recording)
             except BaseException:
+                self._is_broken = self._policy.give_up(self.steps)
                 self._weights.give_up()
                 self._reports.forget()
                 raise
@@ -154,7 +155,7 @@ class Training:
     def drain(self) -> Flight:
         """Finish what is in flight, with its updates."""
         if self._is_broken:
-            raise WeftError("an earlier step failed with microbatches in flight; begin anew")
+            raise WeftError(self._broken)
         self._is_broken = True
         given = (self.steps - self._policy.origin) * self._count
         self._lanes.drain(given, self._recording)
@@ -188,6 +189,16 @@ class Training:
         self._lanes.restart()
         self._lanes.skip(position * self._count)
         self._begin_flight()
+
+    @property
+    def _broken(self) -> str:
+        """What an earlier step has lost."""
+        if self._ring.is_periodic:
+            return "an earlier step failed with microbatches in flight; begin anew"
+        return (
+            "an earlier step failed, and with it the gradients that waited for its update"
+            " (update=False) are lost; load a save, or begin anew"
+        )
 
     def _begin_flight(self) -> None:
         self._since = self.steps - self._policy.origin

@@ -25,7 +25,7 @@ from weft.runtime.weights.groups import ParameterGroup
 from weft.runtime.weights.policy import Policy
 from weft.runtime.weights.weights import VersionsOf
 
-Loss: TypeAlias = Tensor | float  # a tensor as long as a device may still compute it
+Loss: TypeAlias = Tensor  # which a device may still compute
 OnLoss: TypeAlias = Callable[[int, int, Loss], None]  # of a lap and a number
 
 
@@ -353,8 +353,8 @@ class Update(OfUpdate):
 
 
 def _known(loss: Tensor) -> Loss:
-    """A number, where that waits for nothing: tensors pin memory."""
-    return loss if loss.is_cuda else loss.item()
+    """A number in its type; a copy, where that waits for nothing: others pin memory."""
+    return loss if loss.is_cuda else loss.detach().clone()
 
 
 def summed(arrived: Sequence[Values]) -> Values:

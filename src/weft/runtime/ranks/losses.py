@@ -18,8 +18,9 @@ from weft.runtime.device.readout import Readouts
 from weft.runtime.ranks.mesh import Mesh
 from weft.runtime.ranks.records import Record
 
-HEAD = struct.Struct("<qI")  # run, microbatches in all
+HEAD = struct.Struct("<qIB")  # run, microbatches in all, place of their type
 ENTRY = struct.Struct("<id")  # microbatch, loss
+TYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 
 
 @dataclass(slots=True)
@@ -27,6 +28,7 @@ class RunLosses:
     """What is known of a run's losses."""
 
     known: dict[int, float] = field(default_factory=dict)
+    dtype: torch.dtype = torch.float64  # that all of them have
     reporters: set[int] = field(default_factory=set)  # ranks that have reported theirs
     count: int = 0
     is_open: bool = False
@@ -59,26 +61,30 @@ class LossReports:
             self._drop(run)
             return opened
 
-    def report(self, run: int, losses: Mapping[int, Tensor | float]) -> None:
+    def report(self, run: int, losses: Mapping[int, Tensor]) -> None:
         """Enter losses that are computed here, and send them to every other rank.
 
         A device may still compute them: they are sent when they are there.
         """
-        opened, *found = self._runs[run], *losses.values()
-        if any(isinstance(loss, Tensor) for loss in found):
-            values = torch.stack([torch.as_tensor(loss) for loss in found]).double()
-            self._readouts.add(values, partial(self._send, run, opened, [*losses]))
-        else:
-            self._send(run, opened, [*losses], found)  # type: ignore[arg-type]
+        values = torch.stack([*losses.values()])
+        then = partial(self._send, run, self._runs[run], [*losses], values.dtype)
+        self._readouts.add(values.double(), then)
 
     def _send(
-        self, run: int, opened: RunLosses, microbatches: Sequence[int], losses: Sequence[float]
+        self,
+        run: int,
+        opened: RunLosses,
+        microbatches: Sequence[int],
+        dtype: torch.dtype,
+        losses: Sequence[float],
     ) -> None:
         found = dict(zip(microbatches, losses, strict=True))
-        self._enter(run, opened.count, found)
+        self._enter(run, opened.count, dtype, found)
         if self._mesh is not None:
             entries = b"".join(ENTRY.pack(*entry) for entry in found.items())
-            self._mesh.send_all(Record.LOSSES, HEAD.pack(run, opened.count) + entries)
+            self._mesh.send_all(
+                Record.LOSSES, HEAD.pack(run, opened.count, TYPES.index(dtype)) + entries
+            )
 
     def wait(self, opened: RunLosses) -> list[float]:
         """All losses of a run, by microbatch."""
@@ -97,13 +103,20 @@ class LossReports:
             )
 
     def _on_losses(self, other: int, content: bytes) -> None:
-        run, count = HEAD.unpack_from(content)
-        self._enter(run, count, dict(ENTRY.iter_unpack(content[HEAD.size :])), other)
+        run, count, place = HEAD.unpack_from(content)
+        self._enter(run, count, TYPES[place], dict(ENTRY.iter_unpack(content[HEAD.size :])), other)
 
-    def _enter(self, run: int, count: int, found: Mapping[int, float], *reporters: int) -> None:
+    def _enter(
+        self,
+        run: int,
+        count: int,
+        dtype: torch.dtype,
+        found: Mapping[int, float],
+        *reporters: int,
+    ) -> None:
         with self._lock:
             entered = self._runs.setdefault(run, RunLosses())
-            entered.count = count
+            entered.count, entered.dtype = count, dtype
             entered.reporters.update(reporters)
             entered.known.update(found)
             self._drop(run)

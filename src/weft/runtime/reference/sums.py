@@ -57,8 +57,8 @@ class Sums:
         """Give every weight its gradient: pipes summed in order, then the stages that use it."""
         ends: dict[nn.Parameter, list[Tensor]] = {}
         for use in (use for use in self._uses if use in self._by_pipe):
-            total = reduce(torch.add, [found for _, found in sorted(self._by_pipe[use].items())])
-            ends.setdefault(use.weight, []).append(self._unscaled(total))
+            found = [self._unscaled(total) for _, total in sorted(self._by_pipe[use].items())]
+            ends.setdefault(use.weight, []).append(reduce(torch.add, found))
         for weight, totals in ends.items():
             total = reduce(torch.add, totals)
             weight.grad = self._before[weight] + total if weight in self._before else total

@@ -19,7 +19,7 @@ from weft.runtime.experts.apart import parts_of
 from weft.runtime.reference.sums import Sums
 from weft.runtime.reference.weights import Use
 from weft.runtime.saves.optimizers import Updater
-from weft.runtime.weights.options import NamedParameters, Nonfinite
+from weft.runtime.weights.options import Factories, NamedParameters, Nonfinite
 from weft.runtime.weights.scaling import Scale
 
 
@@ -47,13 +47,15 @@ class Updates:
 
     def _make(self) -> None:
         """An optimizer for each stage with something to learn that has none yet."""
+        factories = Factories(self._options.optimizer, self._options.scheduler)
         for stage, own in self._own.items():
-            is_learning = any(use.weight.requires_grad for use in own)
-            if self._options.optimizer and is_learning and stage not in self._optimizers:
-                made = self._options.optimizer([(use.name, use.weight) for use in own])
+            if stage in self._optimizers:
+                continue
+            made, scheduler = factories.both([(use.name, use.weight) for use in own])
+            if made is not None:
                 self._optimizers[stage] = made
-                if self._options.scheduler:
-                    self._schedulers[stage] = self._options.scheduler(made)
+            if scheduler is not None:
+                self._schedulers[stage] = scheduler
 
     def updaters(self) -> dict[int, Updater]:
         """The optimizer of each stage, with its scheduler."""
@@ -169,7 +171,9 @@ class Scales:
 
     def resume(self, updates: int, saved: tuple[Sequence[tuple[int, float]], int] | None) -> None:
         """Go on after as many updates, of which a save may say when the scale changed."""
-        changes, self._good = ([(0, self._values[0])], 0) if saved is None else saved
+        if saved is None or self._interval is None:
+            saved = [(0, self._values[0])], 0
+        changes, self._good = saved
         known = dict(changes)
         values = [known[0]]
         for update in range(1, updates + 1):

@@ -79,6 +79,8 @@ class PiledGradients:
         if not self._run.piled:
             return
         self._policy.carry(self._run.updates - 1)
+        scale = self._policy.scale(self._run.updates)
+        ratio = scale / (self._run.enlarged or scale)  # it knows of more updates, or of fewer
         for weight, wanted in self._found:
             total: Tensor = reduce(torch.add, map(read, wanted))
-            weight.grad = total.to(weight, copy=True)
+            weight.grad = total.to(weight, copy=True).mul_(ratio)

@@ -35,6 +35,7 @@ class Run:
     extra     what the user wants back
     pipes     how many copies of each stage there were
     piled     whether the gradients of the last steps wait for the next update
+    enlarged  by how much these are
     """
 
     program: str
@@ -45,6 +46,7 @@ class Run:
     extra: Mapping[str, JSON]
     pipes: int = 1
     piled: bool = False
+    enlarged: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,12 +38,13 @@ class Matched:
         self._known: dict[Wanted, Tensor] = {}
         self._extras: list[tuple[nn.Module, JSON]] = []
         self._refuse_strange()
-        missing, wrong = list[str](), list[str]()
+        missing, wrong, untied = list[str](), list[str](), list[str]()
         for stage, module in stages:
             found = [(MODEL, *one) for one in kept_by(module, stage)]
             found += [(BUFFERS, *one) for one in unkept_by(module, stage)]
             for kind, end, tensor in found:
                 key = manifest.key(kind, names.all(end))
+                untied += self._untied(kind, names.all(end))
                 if key is not None:
                     self._targets.append((tensor, (key, region_of(tensor))))
                     wrong += self._differing(key, tensor)
@@ -51,6 +52,7 @@ class Matched:
                     missing.append(names.first(end))
             missing += self._without_extra_state(module, stage)
         self._refuse("has no", missing, "it is a save of another model")
+        self._refuse("has", untied, "they are one in the model: use a save of such a model")
         self._refuse("has other shapes or types than the model:", wrong, "make the model as it was")
 
     def _without_extra_state(self, module: nn.Module, stage: int) -> Iterator[str]:
@@ -84,6 +86,11 @@ class Matched:
         torch.clear_autocast_cache()  # of weights as they were
         for module, packed in self._extras:
             module.set_extra_state(unpack(packed, lambda key: self._known[key, None].clone()))
+
+    def _untied(self, kind: str, names: Sequence[str]) -> list[str]:
+        """What the save has apart of a tensor that is one here, in words."""
+        found = {key: name for name in names if (key := self._manifest.key(kind, [name]))}
+        return [" apart from ".join(found.values())] if len(found) > 1 else []
 
     def _differing(self, key: str, tensor: Tensor) -> list[str]:
         there, shape = self._manifest.part.tensors[key], region_of(tensor).whole

@@ -180,8 +180,19 @@ class ResumedOptimizer(NamedTuple):
                 if found is not None:
                     state[place] = found
         optimizer.load_state_dict({"state": state, "param_groups": groups})
+        made = [weight for group in optimizer.param_groups for weight in group["params"]]
+        for place, kept in state.items():
+            _retyped(optimizer.state[made[place]], kept)
         if scheduler is not None and self.schedule is not None:
             scheduler.load_state_dict(self.schedule)
+
+
+def _retyped(taken: WeightState, saved: WeightState) -> None:
+    """Give tensors their own types, where torch has given them that of their weight."""
+    for name, one in saved.items():
+        found = taken.get(name)
+        if isinstance(one, Tensor) and isinstance(found, Tensor) and found.dtype != one.dtype:
+            taken[name] = one.to(found.device)
 
 
 def _check(kind: str, weights: Sequence[SavedWeight]) -> None:

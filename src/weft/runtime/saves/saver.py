@@ -110,6 +110,7 @@ class Saver:
             scale=None if policy.scaling is None else policy.scaling.history,
             pipes=len(self._task.program.placement.pipes),
             piled=is_piled,
+            enlarged=policy.scale(training.steps) if is_piled else None,
             extra=kept,
         )
 

@@ -96,9 +96,11 @@ def copied(module: nn.Module, index: int) -> nn.Module:
 
 def copy_hooks(old: nn.Parameter, new: nn.Parameter) -> None:
     """Give a weight the hooks of the one that it stands in for."""
+    if not old._backward_hooks:
+        return
     is_learning = new.requires_grad
-    new.requires_grad_()  # or it takes no hooks
-    for hook in (old._backward_hooks or {}).values():
+    new.requires_grad_()  # or it takes no hooks, which whole numbers never do
+    for hook in old._backward_hooks.values():
         new.register_hook(hook)  # type: ignore[no-untyped-call]
     new.requires_grad_(is_learning)
 

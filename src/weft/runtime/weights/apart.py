@@ -11,9 +11,11 @@ common weights as well.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
+import torch
 from torch import nn
 
 from weft.errors import InputError
@@ -47,13 +49,27 @@ class SomeGrads:
         self._group.sum_up(update, whole)
 
 
-def chosen(
-    groups: Sequence[ParameterGroup], *, are_apart: bool
-) -> list[ParameterGroup | SomeGrads]:
-    """Of some parameter groups the weights that are held apart, or those that are not."""
+class Summed(NamedTuple):
+    """Weights whose gradients are summed together: of one type, in which they are added."""
+
+    are_apart: bool
+    dtype: torch.dtype
+
+    @classmethod
+    def of(cls, weight: nn.Parameter) -> Summed:
+        return cls(is_apart(weight), weight.dtype)
+
+
+def kinds_of(weights: Iterable[nn.Parameter]) -> list[Summed]:
+    """Those of some weights, each once, in their order."""
+    return [*dict.fromkeys(map(Summed.of, weights))]
+
+
+def chosen(groups: Sequence[ParameterGroup], kind: Summed) -> list[ParameterGroup | SomeGrads]:
+    """Of some parameter groups the weights that are summed together."""
     found: list[ParameterGroup | SomeGrads] = []
     for group in groups:
-        places = [i for i, weight in enumerate(group.weights) if is_apart(weight) == are_apart]
+        places = [i for i, weight in enumerate(group.weights) if Summed.of(weight) == kind]
         if places:
             is_whole = len(places) == len(group.weights)
             found.append(group if is_whole else SomeGrads(group, places))
@@ -88,8 +104,9 @@ class ExpertCopies:
     def exchanges(self, weights: Sequence[nn.Parameter]) -> int:
         """How many sums over copies make the gradients of these weights whole."""
         has_copies = len(self.program.placement.pipes) > 1
-        kinds = {is_apart(weight) for weight in weights}
-        return (has_copies and False in kinds) + (len(self.alike(0)) > 1 and True in kinds)
+        is_apart_summed = len(self.alike(0)) > 1
+        kinds = kinds_of(weights)
+        return sum(is_apart_summed if kind.are_apart else has_copies for kind in kinds)
 
     def places(self, pipe: int, at: Sequence[int], weights: Sequence[nn.Parameter]) -> list[int]:
         """Under which places the gradients of weights at these are measured; -1 for elsewhere."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import torch
 from torch import Tensor, optim
 from torch.optim import Optimizer
 
@@ -37,7 +38,6 @@ ELEMENTWISE: frozenset[type[Optimizer]] = frozenset(
 )
 
 REFUSED: dict[type[Optimizer], str] = {
-    optim.LBFGS: "takes all weights as one vector, and calls the model itself",
     optim.SparseAdam: "takes sparse gradients, which are not summed over copies",
 }
 
@@ -102,6 +102,15 @@ def is_elementwise(optimizer: Optimizer) -> bool:
                 f" stage. Leave out shard_optimizer=True, or use another optimizer"
             )
     return type(optimizer) in ELEMENTWISE
+
+
+def is_rounded_by_place(weight: Tensor) -> bool:
+    """Whether a sum of one of its elements depends on where that lies in memory.
+
+    On a CPU, torch adds half precision many at a time in single precision, and rounds what is left
+    over twice.
+    """
+    return weight.device.type == "cpu" and weight.itemsize < torch.float32.itemsize
 
 
 def check_cuttable(stage: int, weights: Sequence[Tensor]) -> None:

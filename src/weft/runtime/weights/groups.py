@@ -226,7 +226,8 @@ class ParameterGroup:
         """Forget all gradients of a step that failed but those that the user had."""
         self._closed.clear()
         self._missing.clear()
-        for weight in self.weights:
+        are_users = self._policy.keeps_gradients and not self._before  # again, or still
+        for weight in () if are_users else self.weights:
             weight.grad = None
         self._take_back()
 

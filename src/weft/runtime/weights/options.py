@@ -12,6 +12,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from weft.errors import InputError
 from weft.runtime.precision import FULL, Precision
+from weft.runtime.weights.made import check_optimizer, check_scheduler
 from weft.runtime.weights.scaling import Scale
 
 NamedParameters: TypeAlias = Iterable[tuple[str, nn.Parameter]]
@@ -33,7 +34,10 @@ class Factories(NamedTuple):
         if self.optimizer is None or not any(weight.requires_grad for _, weight in named):
             return None, None
         made = self.optimizer(named)
-        return made, self.scheduler(made) if self.scheduler else None
+        check_optimizer(made, [weight for _, weight in named])
+        scheduler = self.scheduler(made) if self.scheduler else None
+        check_scheduler(scheduler)
+        return made, scheduler
 
 
 NO_FACTORIES = Factories()

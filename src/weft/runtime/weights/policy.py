@@ -75,6 +75,11 @@ class Policy:
         """Add the gradients of an update, which was made elsewhere, to those of the next."""
         self._carried.add(update)
 
+    def give_up(self, update: int) -> bool:
+        """A step has failed, and may be taken again; whether gradients waited for its update."""
+        self._carried.discard(update)
+        return not self.keeps_gradients and update - 1 in self._carried
+
     def is_carried(self, update: int) -> bool:
         """Whether the gradients of an update are added to those of the next."""
         return update in self._carried and not self.keeps_gradients
@@ -109,7 +114,7 @@ class Policy:
                 reason = f"the norm of the gradients of step {update + 1} is {norm:g}"
         nonfinite = self.updating.nonfinite
         if reason is None or (nonfinite == "ignore" and not is_overflow):
-            return Verdict(is_good=True, norm=norm, factor=None if reason else self._factor(norm))
+            return Verdict(is_good=True, norm=norm, factor=self._factor(norm))
         if nonfinite == "stop" and not is_overflow:
             self._stop(reason, stage)
         return Verdict(is_good=False, norm=norm)

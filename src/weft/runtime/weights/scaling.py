@@ -60,7 +60,9 @@ class Scaling:
         return [(index, value) for index, (before, value) in steps if value != before], self._good
 
     def resume(self, updates: int, changes: Sequence[tuple[int, float]], good: int) -> None:
-        """Go on after as many updates."""
+        """Go on after as many updates; a scale that never changes is as its user has it."""
+        if self._interval is None:
+            changes, good = [(0, self._values[0])], 0
         values = list[float]()
         for index, value in changes:
             values += values[-1:] * (index - len(values))

@@ -14,7 +14,14 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from weft.runtime.experts.apart import is_apart
-from weft.runtime.weights.cuts import WeightCut, by_rows, by_weights, check_cuttable, is_elementwise
+from weft.runtime.weights.cuts import (
+    WeightCut,
+    by_rows,
+    by_weights,
+    check_cuttable,
+    is_elementwise,
+    is_rounded_by_place,
+)
 from weft.runtime.weights.options import Factories
 
 Named: TypeAlias = Sequence[tuple[str, nn.Parameter]]
@@ -98,8 +105,9 @@ def sharded(
     check_cuttable(stage, weights)
     shard = Shard.of(weights, _but_apart(weights, by_rows(weights, copies), copy), copy)
     made = factories.both(shard.named(named))
-    known = made if made[0] is not None else factories.both(named)
-    if known[0] is None or is_elementwise(known[0]):
+    known, _ = made if made[0] is not None else factories.both(named)
+    is_alike = known is None or is_elementwise(known)
+    if known is None or (is_alike and not any(map(is_rounded_by_place, weights))):
         return shard, made
     shard = Shard.of(weights, _but_apart(weights, by_weights(weights, copies), copy), copy)
     return shard, factories.both(shard.named(named))

@@ -188,6 +188,9 @@ class Stash:
         newest, is_seen = self.leaves(self.newest), self._unseen is None
         for name, weight in self._weights.items():
             newest[name].requires_grad_(weight.requires_grad)
+            if not self._is_apart and weight.data_ptr() != newest[name].data_ptr():
+                newest[name].data.copy_(weight)  # which a user has put elsewhere
+                weight.data = newest[name].data
             if is_seen and self._is_apart and not self._ahead and not any(self._users):
                 newest[name].data.copy_(weight)
 

@@ -18,7 +18,7 @@ from weft.runtime.experts.apart import is_apart
 from weft.runtime.ranks.agreement import Modules
 from weft.runtime.ranks.world import World
 from weft.runtime.stage.modules import refuse_unfrozen
-from weft.runtime.weights.apart import ExpertCopies, chosen, places_of
+from weft.runtime.weights.apart import ExpertCopies, Summed, chosen, kinds_of, places_of
 from weft.runtime.weights.exchange import Exchange, Member
 from weft.runtime.weights.gather import Gather, GatherMember
 from weft.runtime.weights.groups import ParameterGroup
@@ -308,18 +308,15 @@ class Weights:
         """Of each stage over its pipes, and of each tied weight over its stages."""
         ahead = under_way(self._program)
         if len(self._pipes) > 1:
-            copies = [
-                [self._member(p, s) for p in self._pipes] for s in range(self._program.stages)
-            ]
-            apart = [self._apart(stage) for stage in range(self._program.stages)]
-            sets = [devices_of(one) for one in (*copies, *(one for held in apart for one in held))]
+            copies = [[*self._copies(stage)] for stage in range(self._program.stages)]
+            sets = [devices_of(members) for found in copies for _, members in found]
             reduction = self._updating.reduction
             summing = Summing(world, self._device, reduction, sets, self._number, ahead)
-            for stage, members in enumerate(copies):
-                found = [summing.made(members, self._scattered(stage))]
-                found += [summing.made(one, ()) for one in apart[stage]]
-                for exchange in (one for one in found if one is not None):
-                    yield (EVERY_PIPE, stage), exchange
+            for stage, found in enumerate(copies):
+                for kind, members in found:
+                    exchange = summing.made(members, self._scattered(stage, kind))
+                    if exchange is not None:
+                        yield (EVERY_PIPE, stage), exchange
         for tie, ends in enumerate(self._model.ties):
             for pipe in self._pipes:
                 number = self._number()
@@ -328,23 +325,28 @@ class Weights:
                     tied = Exchange(number, members, world.transport, ahead, is_tied=True)
                     yield (pipe, _key(tie)), tied
 
-    def _apart(self, stage: int) -> list[list[Member]]:
-        """The copies that have the same of the weights that expert ranks hold apart."""
-        ranks = range(self._layout.ranks if self._layout.ranks > 1 else 0)
-        alike = [pipes for pipes in map(self._layout.alike, ranks) if len(pipes) > 1]
-        return [[self._member(pipe, stage, are_apart=True) for pipe in p] for p in alike]
+    def _copies(self, stage: int) -> Iterator[tuple[Summed, list[Member]]]:
+        """The copies that are summed together: of weights that are held apart, those alike."""
+        kinds = kinds_of(self._model.stages[stage].parameters())
+        for kind in sorted(kinds, key=lambda kind: kind.are_apart):
+            ranks = range(self._layout.ranks) if kind.are_apart else ()
+            alike = [self._layout.alike(rank) for rank in ranks] or [[*self._pipes]]
+            for pipes in (one for one in alike if len(one) > 1):
+                yield kind, [self._member(pipe, stage, kind=kind) for pipe in pipes]
 
     def _number(self) -> int:
         """Of the next exchange or gather."""
         self._numbers_taken += 1
         return self._numbers_taken - 1
 
-    def _scattered(self, stage: int) -> list[Shard]:
+    def _scattered(self, stage: int, kind: Summed) -> list[Shard]:
         """How the weights of a stage are cut, where each copy gets its share of the sums."""
         groups = next((self.groups[p, stage] for p in self._pipes if (p, stage) in self.groups), [])
         cut = [g.shard for g in groups if g.shard is not None and g.is_scattered]
-        common = [shard.only([w for w in shard.weights if not is_apart(w)]) for shard in cut]
-        return [shard for shard in common if shard.weights]
+        if kind.are_apart:
+            return []
+        found = [shard.only([w for w in shard.weights if Summed.of(w) == kind]) for shard in cut]
+        return [shard for shard in found if shard.weights]
 
     def _of_shards(self, world: World) -> Iterator[tuple[tuple[int, int | None], Gather]]:
         """Of each stage over its pipes, and of each of its ends of tied weights."""
@@ -358,13 +360,14 @@ class Weights:
                     yield (stage, tie), Gather(number, members, world.transport, ahead)
 
     def _member(
-        self, pipe: int, stage: int, tie: int | None = None, *, are_apart: bool = False
+        self, pipe: int, stage: int, tie: int | None = None, kind: Summed | None = None
     ) -> Member:
         device = self._program.placement.pipes[pipe][stage]
         if (pipe, stage) not in self.groups:
             return Member(device, None)
-        if tie is None:
-            return Member(device, chosen(self.groups[pipe, stage], are_apart=are_apart))
+        if kind is not None:
+            return Member(device, chosen(self.groups[pipe, stage], kind))
+        assert tie is not None
         tied = self._tied[pipe, stage, tie]
         return Member(device, [OwnGrads(tied) if tied.is_scattered else tied])
 

@@ -13,7 +13,7 @@ import torch.distributed as dist
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from tests.runtime.models import VOCABULARY, WIDTH, Norm, likelihood, linear, squared, words
+from tests.runtime.models import VOCABULARY, WIDTH, Norm, likelihood, linear, squared, tied, words
 from tests.runtime.ranks import run
 from weft.errors import InputError
 from weft.ir.program import Program
@@ -163,8 +163,9 @@ def asked_for() -> set[str]:
 
 def test_nothing_of_other_ranks_is_asked_of_a_mapping() -> None:
     first, second = run(2, asked_for)
-    assert first | second == {*model().state_dict()} - {"3.weight"}
+    assert first | second == {*model().state_dict()}
     assert first & second == {"0.weight"}
+    assert "3.weight" not in first  # the other name of it, in the second stage
 
 
 def test_values_get_the_type_of_the_weights() -> None:
@@ -174,6 +175,29 @@ def test_values_get_the_type_of_the_weights() -> None:
     weight = pipeline.modules[0, 0].get_parameter("1.line.weight")
     assert weight.dtype is torch.float32
     assert torch.equal(weight, halves["1.line.weight"].float())
+
+
+def test_types_are_looked_at_in_files(tmp_path: Path) -> None:
+    """Also those of a weight without dimensions."""
+    stage = nn.Linear(WIDTH, WIDTH)
+    stage.scale = nn.Parameter(torch.tensor(1.0))
+    whole = {f"0.{name}": one for name, one in stage.state_dict().items()}
+    save_file({**whole, "0.scale": torch.tensor(1)}, tmp_path / "x.safetensors")
+    with pytest.raises(InputError, match=r"0\.scale torch\.int64 for torch\.float32; these are no"):
+        Pipeline([stage], program(1), loss=squared, initial=tmp_path / "x.safetensors")
+
+
+def test_a_tied_weight_has_one_value() -> None:
+    """A model that is not tied was saved: which of its weights is meant is not known."""
+    stages = tied(2)
+    saved = {f"{i}.{n}": one for i, s in enumerate(stages) for n, one in s.state_dict().items()}
+    table, head = "0.0.weight", "1.1.weight"
+    Pipeline(stages, program(2), loss=likelihood, initial=saved)
+    one = {name: tensor for name, tensor in saved.items() if name != table}
+    Pipeline(tied(2), program(2), loss=likelihood, initial=one)
+    several = {**saved, head: saved[head] + 1}
+    with pytest.raises(InputError, match=rf"different values for {table}, {head}; they are one"):
+        Pipeline(tied(2), program(2), loss=likelihood, initial=several)
 
 
 def test_names_of_a_list_of_stages_begin_with_their_number() -> None:
@@ -219,6 +243,9 @@ REFUSED_NAMES: dict[str, dict[str, Tensor]] = {
     ),
     r"other shapes than the model: 0\.weight \[3, 3\] for \[8, 8\], 1\.bias \[4\] for \[8\]": (
         {**STATE, "0.weight": torch.ones(3, 3), "1.bias": torch.ones(4)}
+    ),
+    r"other types than the model: 0\.weight torch\.int8 for torch\.float32": (
+        {**STATE, "0.weight": STATE["0.weight"].to(torch.int8)}  # the scale is not there
     ),
 }
 REFUSED_FILES = {  # by what a file is called and has in it, and what is given of it

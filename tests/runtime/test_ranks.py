@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
+import torch
+from torch import Tensor, nn
 
-from tests.runtime.exactness import differences_of
+from tests.runtime.exactness import differences, differences_of
+from tests.runtime.models import WIDTH, batches
 from tests.runtime.programs import newest_first
 from tests.runtime.ranks import over_transports, run
 from weft.ir.program import Program
+from weft.runtime import Pipeline
 from weft.schedules import REGISTRY, Shape, chimera, one_f_one_b, zb_h1, zbv
 
 
@@ -54,3 +60,35 @@ def test_what_stages_may_pass_on() -> None:
     models = ("ragged", "forked", "reminded")
     cases = [(model, program) for model in models for program in programs]
     assert over_transports(2, train, cases) == [[{}] * 2] * 2
+
+
+class Conjugate(nn.Module):
+    """Returns a value that is another one than its memory has, until somebody reads it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.line = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, value: Tensor) -> Tensor:
+        imaginary = value.imag if value.is_complex() else value
+        return torch.complex(self.line(value.real), imaginary).conj()
+
+
+def distance(output: Tensor, target: Tensor) -> Tensor:
+    return (output - target).abs().square().mean()
+
+
+def conjugated(transport: Any) -> list[str]:
+    """In each rank: what differs in training, and in outputs that all ranks get."""
+    torch.manual_seed(0)
+    stages, program = [Conjugate(), Conjugate()], one_f_one_b(devices=2, microbatches=4)
+    data = batches(11, 2)
+    found = differences(copy.deepcopy(stages), program, data, loss=distance, transport=transport)
+    wanted = nn.Sequential(*copy.deepcopy(stages))(data[0][0])
+    pipeline = Pipeline(stages, program, loss=distance, transport=transport)
+    outputs = pipeline.predict(data[0][0], everywhere=True)
+    return found if torch.allclose(outputs, wanted) else [*found, "outputs"]
+
+
+def test_what_passes_is_the_value_not_its_memory() -> None:
+    assert over_transports(2, conjugated) == [[[]] * 2] * 2

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from weft.errors import InputError
 from weft.runtime.batch import Cut
-from weft.runtime.stage.values import Structure, Value
+from weft.runtime.stage.values import Structure, Value, contiguous
 from weft.runtime.transport.message import TensorShape, layout_of, read, written
 
 HEAD = struct.Struct("<II")  # microbatch, bytes of its layout
@@ -69,7 +69,7 @@ def _joined(leaves: Sequence[Tensor]) -> Tensor:
 
 def _written(number: int, value: Value) -> bytes:
     layout = written(layout_of(value.packed()))
-    leaves = [leaf.cpu().contiguous().flatten().view(torch.uint8) for leaf in value.leaves]
+    leaves = [contiguous(leaf.cpu()).flatten().view(torch.uint8) for leaf in value.leaves]
     content = [leaf.numpy().tobytes() for leaf in leaves]
     return HEAD.pack(number, len(layout)) + layout + b"".join(content)
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import copy
+import random
 import re
 from collections.abc import Callable
 from itertools import combinations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -21,6 +23,7 @@ from weft.errors import InputError
 from weft.runtime import Stages, split
 from weft.runtime.split import compared
 from weft.runtime.split.balance import SLACK, starts_of
+from weft.runtime.split.compare import routed
 
 
 def names_of(stages: Stages) -> list[list[str]]:
@@ -235,6 +238,61 @@ def test_what_the_modules_do_not_show_the_operators_do() -> None:
     assert stages.checked == "by value"
 
 
+class Summing(nn.Module):
+    """Sums in place into a tensor that its forward makes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two = nn.Linear(4, 4), nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out, total = self.one(x), torch.zeros(4)
+        total += out.detach().mean(0)
+        return self.two(out - total)  # type: ignore[no-any-return]
+
+
+class Counted(Summing):
+    """Notices a change that no name of a call shows."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        out, total = self.one(x), torch.zeros(4)
+        torch.add(total, out.detach().mean(0), out=total)
+        return self.two(out - total)  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("kind", [Summing, Counted])
+def test_what_a_forward_makes_is_made_in_each(kind: type[nn.Module]) -> None:
+    torch.manual_seed(0)
+    model, x = kind(), torch.randn(4, 4)
+    stages = split(model, example=x, stages=2)
+    for _ in range(3):
+        torch.testing.assert_close(routed(stages, x), model(x))
+    with pytest.raises(InputError, match="changes a tensor in place that its forward makes"):
+        split(model, example=x, stages=2, trace="modules")
+
+
+def test_convolutions_are_exported() -> None:
+    """torch.export makes the tuples of their sizes anew, and that changes nothing."""
+    model, batch = MODELS["unet"].made()
+    assert split(model, example=batch, stages=2, trace="export").checked == "by value"
+
+
+class Looked(nn.Module):
+    """Weights of an embedding learn by sparse gradients."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.line = nn.Embedding(8, 4, sparse=True), nn.Linear(4, 4)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        return self.line(self.table(ids))  # type: ignore[no-any-return]
+
+
+def test_sparse_gradients_are_compared() -> None:
+    torch.manual_seed(0)
+    assert split(Looked(), example=torch.arange(4), stages=2).checked == "by value"
+
+
 # what is refused
 
 
@@ -306,6 +364,49 @@ def test_a_forward_that_changes_attributes_is_refused() -> None:
     with pytest.raises(InputError, match="changes attributes of its own, which no operator does"):
         split(model, example=torch.randn(4, 4), stages=2)
     assert model.calls == 0
+
+
+class Lucky(Modal):
+    """Leaves a layer out by chance, which a graph of it would do always or never."""
+
+    def __init__(self, draw: Callable[[], float]) -> None:
+        super().__init__()
+        self.draw = draw
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.one(x)
+        return self.two(out) if self.draw() < 2 else out
+
+
+@pytest.mark.parametrize("trace", ["modules", "export", "auto"])
+@pytest.mark.parametrize(
+    ("draw", "whose"), [(random.random, "random"), (np.random.rand, r"numpy\.random")]
+)
+def test_a_forward_that_draws_elsewhere_than_from_torch_is_refused(
+    draw: Callable[[], float], whose: str, trace: str
+) -> None:
+    with pytest.raises(InputError, match=f"draws from {whose}"):
+        split(Lucky(draw), example=torch.randn(4, 4), stages=2, trace=trace)
+
+
+class Optional(Modal):
+    """Has arguments that need not be given."""
+
+    def forward(self, x: Tensor, *, scale: float = 2.0, **more: float) -> Tensor:
+        out: Tensor = self.two(self.one(x)) * scale
+        return out + more["shift"] if more else out
+
+
+def test_an_argument_that_is_left_out_is_its_default() -> None:
+    x = torch.randn(4, 4)
+    stages = split(Optional(), example={"x": x, "scale": 3.0}, stages=2)
+    with pytest.raises(InputError, match=r"scale was 3\.0 in the example"):
+        stages[0](x=x)
+    stages = split(Optional(), example={"x": x, "scale": 2.0}, stages=2)
+    stages[0](x=x)
+    stages = split(Optional(), example={"x": x, "shift": 1.0}, stages=2)
+    with pytest.raises(InputError, match=r"shift was 1\.0 in the example"):
+        stages[0](x=x)
 
 
 def test_what_the_example_fixes_is_refused_where_it_differs() -> None:

@@ -13,7 +13,13 @@ from torch import Tensor, nn
 from weft.errors import InputError
 from weft.runtime.experts.apart import mark_again
 from weft.runtime.initial.blueprint import Blueprint, Function, saved_tensors
-from weft.runtime.initial.loading import found_in, load, refuse_shapes, refuse_unexpected
+from weft.runtime.initial.loading import (
+    found_in,
+    load,
+    refuse_others,
+    refuse_unexpected,
+    refuse_unlike,
+)
 from weft.runtime.initial.materialise import Setter, drafted, materialise
 from weft.runtime.initial.seeded import seeded
 from weft.runtime.weights.ties import End
@@ -36,7 +42,8 @@ class Builder:
         if checkpoint is not None:
             refuse_unexpected(checkpoint, self._blueprint.saved, self._blueprint.unsaved)
             names = found_in(checkpoint, self._blueprint.saved, held)
-            refuse_shapes(checkpoint, names, stages)
+            refuse_others(checkpoint, names, stages)
+            refuse_unlike(checkpoint, names, stages)
         groups = self._groups(held)
         values = {} if checkpoint is not None else self._values(groups, stages, held)
         made = [*stages]

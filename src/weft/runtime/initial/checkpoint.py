@@ -32,7 +32,8 @@ class Checkpoint(Protocol):
     @property
     def names(self) -> Collection[str]: ...
 
-    def shape(self, name: str) -> tuple[int, ...]: ...
+    def outline(self, name: str) -> Tensor:
+        """The shape and type of one tensor, on meta."""
 
     def tensor(self, name: str) -> Tensor:
         """One tensor, on the CPU or where the user has it."""
@@ -67,8 +68,8 @@ class NamedTensors:
     def names(self) -> Collection[str]:
         return self._tensors.keys()
 
-    def shape(self, name: str) -> tuple[int, ...]:
-        return tuple(self._tensors[name].shape)
+    def outline(self, name: str) -> Tensor:
+        return torch.empty_like(self._tensors[name], device="meta")
 
     def tensor(self, name: str) -> Tensor:
         return self._tensors[name]
@@ -84,9 +85,12 @@ class Safetensors:
     def names(self) -> Collection[str]:
         return self._files.keys()
 
-    def shape(self, name: str) -> tuple[int, ...]:
+    def outline(self, name: str) -> Tensor:
         with _opened(self._files[name]) as file:
-            return tuple(file.get_slice(name).get_shape())
+            part = file.get_slice(name)
+            shape = part.get_shape()
+            some: Tensor = part[:0] if shape else file.get_tensor(name)
+            return torch.empty(shape, dtype=some.dtype, device="meta")
 
     def tensor(self, name: str) -> Tensor:
         with _opened(self._files[name]) as file:

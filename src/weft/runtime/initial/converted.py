@@ -13,7 +13,6 @@ from collections.abc import Callable, Collection
 from importlib import import_module
 from typing import Any, NamedTuple
 
-import torch
 from torch import Tensor
 
 from weft.runtime.initial.checkpoint import Checkpoint
@@ -52,11 +51,8 @@ class Converted:
             if name in self._known or not any(re.search(one, name) for one in ignored)
         ]
 
-    def shape(self, name: str) -> tuple[int, ...]:
-        def outlined(source: str) -> Tensor:
-            return torch.empty(self._checkpoint.shape(source), device="meta")
-
-        return tuple(self._converted(name, outlined).shape)
+    def outline(self, name: str) -> Tensor:
+        return self._converted(name, self._checkpoint.outline)
 
     def tensor(self, name: str) -> Tensor:
         return self._converted(name, self._checkpoint.tensor)

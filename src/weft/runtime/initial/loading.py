@@ -8,8 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from weft.errors import InputError
-from weft.runtime.initial.blueprint import saved_tensors
+from weft.runtime.initial.blueprint import joined, saved_tensors
 from weft.runtime.initial.checkpoint import Checkpoint
+from weft.runtime.stage.calling import names_of
 from weft.runtime.weights.ties import End
 
 LISTED = 10  # names in an error
@@ -39,17 +40,38 @@ def refuse_unexpected(
         raise _refusal(checkpoint, "has", strange, f"{why}; rename them, or leave them out")
 
 
-def refuse_shapes(
+def refuse_others(
     checkpoint: Checkpoint, names: Mapping[End, str], stages: Sequence[nn.Module]
 ) -> None:
     """Refuse tensors that do not fit the weights of these stages."""
-    wrong = [
-        f"{name} {[*checkpoint.shape(name)]} for {[*tensor.shape]}"
-        for name, tensor in _places(names, stages)
-        if checkpoint.shape(name) != tensor.shape
+    pairs = [(name, checkpoint.outline(name), one) for name, one in _places(names, stages)]
+    shapes = [
+        f"{name} {[*found.shape]} for {[*tensor.shape]}"
+        for name, found, tensor in pairs
+        if found.shape != tensor.shape
     ]
-    if wrong:
-        raise _refusal(checkpoint, "has other shapes than the model:", wrong, "see its config")
+    if shapes:
+        raise _refusal(checkpoint, "has other shapes than the model:", shapes, "see its config")
+    types = [
+        f"{name} {found.dtype} for {tensor.dtype}"
+        for name, found, tensor in pairs
+        if not _is_rounded(found, tensor)
+    ]
+    if types:
+        why = "these are no roundings of such weights; convert them"
+        raise _refusal(checkpoint, "has other types than the model:", types, why)
+
+
+def refuse_unlike(
+    checkpoint: Checkpoint, names: Mapping[End, str], stages: Sequence[nn.Module]
+) -> None:
+    """Refuse a tied weight that has another value by its name in one of these stages."""
+    there = set(checkpoint.names)
+    for end, name in names.items():
+        own = joined(names_of(stages[end.stage], end.stage), end.name)
+        if own in there and own != name and not _is_equal(checkpoint, name, own):
+            why = "they are one weight of the model; leave one of them out, or do not tie it"
+            raise _refusal(checkpoint, "has different values for", [name, own], why)
 
 
 def load(checkpoint: Checkpoint, names: Mapping[End, str], stages: Sequence[nn.Module]) -> None:
@@ -57,6 +79,18 @@ def load(checkpoint: Checkpoint, names: Mapping[End, str], stages: Sequence[nn.M
     with torch.no_grad():
         for name, tensor in _places(names, stages):
             tensor.copy_(checkpoint.tensor(name))
+
+
+def _is_equal(checkpoint: Checkpoint, one: str, other: str) -> bool:
+    value = checkpoint.tensor(one)
+    return torch.equal(value, checkpoint.tensor(other).to(value))
+
+
+def _is_rounded(found: Tensor, wanted: Tensor) -> bool:
+    """Whether one may be the other in another precision: integers are weights only with a scale."""
+    if wanted.is_floating_point():
+        return found.is_floating_point()
+    return wanted.is_complex() or not found.is_complex()
 
 
 def _places(names: Mapping[End, str], stages: Sequence[nn.Module]) -> Iterable[tuple[str, Tensor]]:

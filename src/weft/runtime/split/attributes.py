@@ -6,6 +6,7 @@ from typing import Any
 
 from torch import nn
 
+PLAIN = (bool, int, float, str)
 CONSTANT = "_tensor_constant"  # what torch.fx calls tensors that a forward makes
 
 
@@ -21,7 +22,7 @@ class Attributes:
         now = dict(_attributes(self._module))
         is_changed = now.keys() != self._values.keys()
         for name, (value, content) in self._values.items():
-            if now.get(name) is not value or not _is_same(_opened(value), content):
+            if not _is_kept(now.get(name), value) or not _is_same(_opened(value), content):
                 is_changed = True
                 vars(self._module)[name] = value if content is None else _refilled(value, content)
         for name in now.keys() - self._values.keys():
@@ -31,6 +32,17 @@ class Attributes:
 
 def _attributes(module: nn.Module) -> list[tuple[str, Any]]:
     return [(name, value) for name, value in vars(module).items() if not name.startswith(CONSTANT)]
+
+
+def _is_kept(now: Any, before: Any) -> bool:
+    """Whether a value is what it was, to all who read it: torch.export makes tuples anew."""
+    if now is before:
+        return True
+    if type(now) is not type(before) or type(now) not in (tuple, *PLAIN):
+        return False
+    if type(now) is tuple:
+        return len(now) == len(before) and all(map(_is_kept, now, before))
+    return bool(now == before)
 
 
 def _opened(value: Any) -> Any:

@@ -162,7 +162,9 @@ def _gradient_difference(mine: Tensor | None, theirs: Tensor | None) -> str:
     if mine is None or theirs is None:
         is_one = (mine is None) != (theirs is None)
         return f"is {'missing' if theirs is None else 'there, and should not be'}" if is_one else ""
-    return _difference(mine, theirs, is_shape=False)
+    if mine.layout != theirs.layout:
+        return f"is {theirs.layout} instead of {mine.layout}"
+    return _difference(mine.to_dense(), theirs.to_dense(), is_shape=False)
 
 
 def _difference(mine: Tensor, theirs: Tensor, *, is_shape: bool) -> str:

@@ -17,6 +17,7 @@ from torch.utils import _pytree as pytree
 from weft.errors import InputError
 from weft.runtime.split.attributes import Attributes
 from weft.runtime.split.inputs import Inputs
+from weft.runtime.stage.randomness import drawn_from, others_states
 
 
 class Exported(NamedTuple):
@@ -37,6 +38,7 @@ def graph_by_export(model: nn.Module, inputs: Inputs) -> Exported:
     """The operators of a model in its present mode."""
     dims = {name: _dynamic(value) for name, value in inputs.arguments.items()}
     attributes = {name: Attributes(module) for name, module in model.named_modules()}
+    others = others_states()
     try:
         program = torch.export.export(
             model, (), inputs.arguments, dynamic_shapes=dims, strict=False
@@ -52,6 +54,12 @@ def graph_by_export(model: nn.Module, inputs: Inputs) -> Exported:
         raise InputError(
             f"the forward of {changed[0] or type(model).__name__} changes attributes of its own,"
             f" which no operator does; keep such state in buffers, or give a list of modules"
+        )
+    whose = drawn_from(others)
+    if whose is not None:
+        raise InputError(
+            f"{type(model).__name__} draws from {whose}, which would be drawn once, by the example;"
+            f" draw from torch, and let no path depend on it"
         )
     module: Any = program.module()
     graph: fx.Graph = module.graph

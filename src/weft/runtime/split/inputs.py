@@ -19,12 +19,14 @@ class Inputs(NamedTuple):
     traced  by name, what has tensors in it
     fixed   by name, all else, with defaults for what the example leaves out
     given   the names that the example has
+    defaults  by name, what an argument is where it is not given
     """
 
     names: tuple[str, ...]
     traced: dict[str, Any]
     fixed: dict[str, Any]
     given: frozenset[str]
+    defaults: dict[str, Any]
 
     @property
     def arguments(self) -> dict[str, Any]:
@@ -63,7 +65,12 @@ def inputs_of(model: nn.Module, example: Any) -> Inputs:
             given |= {name} & set(bound.arguments)
     traced = {name: value for name, value in values.items() if _has_tensors(value)}
     fixed = {name: value for name, value in values.items() if name not in traced}
-    return Inputs(tuple(values), traced, fixed, frozenset(given))
+    defaults = {
+        name: parameter.default
+        for name, parameter in signature.parameters.items()
+        if parameter.default is not parameter.empty
+    }
+    return Inputs(tuple(values), traced, fixed, frozenset(given), defaults)
 
 
 def _has_tensors(value: Any) -> bool:

@@ -11,6 +11,8 @@ from torch.utils import _pytree as pytree
 from weft.errors import InputError
 from weft.runtime.stage.calling import Piece
 
+MISSING = object()  # an argument that is not given, and has no default
+
 
 class TracedPiece(Piece):
     """Some calls of a traced model.
@@ -18,6 +20,7 @@ class TracedPiece(Piece):
     calls  by mode, the function that makes them
     reads  the names of its arguments
     fixed  inputs that are no tensors, and are what they were in the example
+    defaults  of inputs, which they are where they are not given
     rows   inputs whose first dimension is what it was in the example
     """
 
@@ -31,11 +34,13 @@ class TracedPiece(Piece):
         calls: Mapping[bool, Callable[..., Any]],
         reads: Sequence[str],
         fixed: Mapping[str, Any],
+        defaults: Mapping[str, Any],
         rows: Mapping[str, int],
     ) -> None:
         super().__init__(takes, key)
         self._calls, self._reads = dict(calls), tuple(reads)
         self._fixed, self._rows = dict(fixed), dict(rows)
+        self._defaults = dict(defaults)
 
     @property
     def modes(self) -> tuple[bool, ...]:
@@ -58,7 +63,8 @@ class TracedPiece(Piece):
 
     def _check(self, values: Mapping[str, Any]) -> None:
         for name, fixed in self._fixed.items():
-            if name in values and (type(values[name]) is not type(fixed) or values[name] != fixed):
+            value = values.get(name, self._defaults.get(name, MISSING))
+            if type(value) is not type(fixed) or value != fixed:
                 raise InputError(
                     f"{name} was {fixed!r} in the example by which the model was split, and its"
                     f" stages compute that alone; split with an example that has it"

@@ -130,6 +130,7 @@ def _piece(
         calls=calls,
         reads=reads,
         fixed=trace.inputs.fixed if is_source else {},
+        defaults=trace.inputs.defaults if is_source else {},
         rows={name: rows for name, rows in trace.rows.items() if name in reads},
     )
     return piece, names

@@ -10,7 +10,7 @@ from torch import nn
 from weft.errors import InputError
 from weft.runtime.split.compare import compared
 from weft.runtime.split.drawing import with_drawing_modules
-from weft.runtime.split.inputs import inputs_of
+from weft.runtime.split.inputs import Inputs, inputs_of
 from weft.runtime.split.partition import (
     Calls,
     Partition,
@@ -23,7 +23,7 @@ from weft.runtime.split.pieces import pieces_of
 from weft.runtime.split.stages import Stages
 from weft.runtime.split.trace import Trace, by_export, by_modules
 from weft.runtime.split.tracer import Opens, is_hooked
-from weft.runtime.split.traits import traits_of
+from weft.runtime.split.traits import refuse_kept, traits_of
 
 FINEST = 0.25  # of an even share of the stages: a module that weighs less is kept whole
 TRACES = ("auto", "modules", "export")
@@ -45,7 +45,7 @@ def cut_by_tracing(
     inputs = inputs_of(model, example)
 
     traces = {
-        "modules": lambda: by_modules(model, inputs, _opens(model, stages, cuts, balance)),
+        "modules": lambda: _by_modules(model, inputs, _opens(model, stages, cuts, balance)),
         "export": lambda: by_export(model, inputs),
     }
     failures: list[str] = []
@@ -63,6 +63,12 @@ def cut_by_tracing(
         else:
             return made
     raise InputError(". ".join(failures))
+
+
+def _by_modules(model: nn.Module, inputs: Inputs, opens: Opens) -> Trace:
+    found = by_modules(model, inputs, opens)
+    refuse_kept(found)
+    return found
 
 
 def _refuse(model: nn.Module, stages: int | None, cuts: Sequence[str] | None, trace: str) -> None:

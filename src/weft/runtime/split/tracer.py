@@ -16,6 +16,7 @@ from torch import Tensor, fx, nn
 from weft.runtime.split.attributes import CONSTANT, Attributes
 from weft.runtime.split.inputs import Inputs
 from weft.runtime.stage.modules import is_compiled
+from weft.runtime.stage.randomness import drawn_from, others_states
 
 Opens: TypeAlias = Callable[[str, nn.Module], bool]
 
@@ -120,7 +121,7 @@ class ModuleTracer(fx.Tracer):
         return super().create_node(*args, **kwargs)
 
     def _watched(self, path: str, module: nn.Module, run: Callable[[], Any]) -> Any:
-        state, drawn = Attributes(module), torch.get_rng_state()
+        state, drawn, others = Attributes(module), torch.get_rng_state(), others_states()
         self._open.append(path)
         try:
             result = run()
@@ -136,6 +137,9 @@ class ModuleTracer(fx.Tracer):
         if not torch.equal(drawn, torch.get_rng_state()):
             torch.set_rng_state(drawn)
             raise Untraced(path, "it draws at random")
+        whose = drawn_from(others)
+        if whose is not None:
+            raise Untraced(path, f"it draws from {whose}")
         return result
 
 

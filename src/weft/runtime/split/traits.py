@@ -16,6 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from weft.errors import InputError
+from weft.runtime.split.attributes import CONSTANT
 from weft.runtime.split.copies import copied
 from weft.runtime.split.trace import Part, Trace, is_on_meta
 from weft.runtime.stage.values import Value
@@ -60,6 +61,20 @@ def traits_of(trace: Trace, balance: str) -> dict[fx.Node, Traits]:
         node: found[node]._replace(weight=weight)
         for node, weight in zip(nodes, weights, strict=True)
     }
+
+
+def refuse_kept(trace: Trace) -> None:
+    """Refuse calls that change a tensor which the forward makes: stages make it once."""
+    if not any(name.startswith(CONSTANT) for name in trace.parts):
+        return
+    run = _Interpreter(trace, _parameters)
+    run.begin()
+    if run.changed:
+        raise InputError(
+            f"{type(trace.model).__name__} cannot be followed through its modules: it changes a"
+            f" tensor in place that its forward makes of no input, and that stages make once; make"
+            f" it anew (total = total + value), or of an input (value.new_zeros(...))"
+        )
 
 
 def _of_rank_0(weights: list[float]) -> list[float]:
@@ -114,6 +129,8 @@ class _Interpreter(fx.Interpreter):
 
     def __init__(self, trace: Trace, measure: Callable[..., float]) -> None:
         parts: Any = _copied_parts(trace)
+        made = {name: part for name, part in parts.items() if name.startswith(CONSTANT)}
+        self._made = [(name, tensor, tensor._version) for name, tensor in made.items()]
         module = fx.GraphModule(parts, trace.graph)
         super().__init__(module)
         self._trace, self._measure, self._seen = trace, measure, set[int]()
@@ -129,6 +146,11 @@ class _Interpreter(fx.Interpreter):
         devices: list[int] | None = [] if device_type in ("cpu", "meta") else None
         with torch.random.fork_rng(devices), torch.enable_grad():
             self.run(*[traced[str(place.target)] for place in places])
+
+    @property
+    def changed(self) -> list[str]:
+        """Tensors that the forward makes of no input, and that calls have changed in place."""
+        return [name for name, tensor, version in self._made if tensor._version != version]
 
     def run_node(self, n: fx.Node) -> Any:
         node, value = self._own[n], None

@@ -12,7 +12,7 @@ module is entered: what it draws is keyed by the compiled module.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
@@ -151,17 +151,27 @@ def generators_of(device: torch.device | None) -> Sequence[Source]:
 @contextmanager
 def _watching(going: _Forward, stage: int | None) -> Iterator[Drawn]:
     """Refuse what draws from generators that are not torch's."""
-    before = random.getstate(), _numpy_state()
+    before = others_states()
     with going as drawn:
         yield drawn
-    after = random.getstate(), _numpy_state()
-    for whose, old, new in zip(("random", "numpy.random"), before, after, strict=True):
-        if old != new:
-            raise InputError(
-                f"{'the model' if stage is None else f'stage {stage}'} draws from {whose}, which"
-                f" depends on the order in which stages run; draw from torch, which is keyed:"
-                f" torch.rand(()).item()"
-            )
+    whose = drawn_from(before)
+    if whose is not None:
+        raise InputError(
+            f"{'the model' if stage is None else f'stage {stage}'} draws from {whose}, which"
+            f" depends on the order in which stages run; draw from torch, which is keyed:"
+            f" torch.rand(()).item()"
+        )
+
+
+def others_states() -> dict[str, object]:
+    """The states of global generators that are not torch's, by whose they are."""
+    return {"random": random.getstate(), "numpy.random": _numpy_state()}
+
+
+def drawn_from(before: Mapping[str, object]) -> str | None:
+    """Whose generator has been drawn from since."""
+    after = others_states()
+    return next((whose for whose, state in before.items() if state != after[whose]), None)
 
 
 def _numpy_state() -> tuple[int, bytes]:

@@ -265,7 +265,7 @@ def _places(structure: Structure, place: str) -> list[str]:
 
 def contiguous(value: Tensor) -> Tensor:
     """A value without its history, laid out as it travels: the same in one process and in many."""
-    found = value.detach()
+    found = value.detach().resolve_conj().resolve_neg()  # else it is not what its memory has
     return found if found.is_contiguous() else found.contiguous()
 
 

@@ -66,7 +66,7 @@ class LossReports:
 
         A device may still compute them: they are sent when they are there.
         """
-        values = torch.stack([*losses.values()])
+        values = torch.stack([loss.reshape(()) for loss in losses.values()])
         dtype = values.dtype if values.dtype in TYPES else TYPES[0]
         then = partial(self._send, run, self._runs[run], [*losses], dtype)
         self._readouts.add(values.double(), then)

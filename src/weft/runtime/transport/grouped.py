@@ -124,7 +124,10 @@ class Grouped:
                 self._send(route, self._described.likely(route) or (), ())
         for channel in self._incoming.values():
             with suppress(RankError), channel.lock:
-                while channel.coming and (layout := self._described.likely(channel.coming[0])):
+                while channel.coming:
+                    layout = self._described.likely(channel.coming[0])
+                    if layout is None:
+                        break
                     self._post(channel, channel.coming.popleft(), layout)
 
     def close(self) -> None:

@@ -6,8 +6,8 @@
                 what recomputed modules return          a note to run the module again
     (none)      whatever is left                        the tensor, which can be moved to the host
 
-The first that takes a tensor stores it. What a module marked as
-recomputed computes inside never comes here: it is saved as a note as well.
+The first that takes a tensor stores it. What a module marked as recomputed computes inside never
+comes here: it is saved as a note as well.
 """
 
 from __future__ import annotations

@@ -50,7 +50,7 @@ def _legend(scatter: Scatter, letters: dict[int, str], *, has_limit: bool) -> It
     beyond = f"   {BEYOND}  more memory than that" if scatter.beyond else ""
     yield f"{others}{line}{beyond}{limit}"
     if scatter.left_out:
-        yield f"{scatter.left_out} far slower ones are left out."
+        yield f"Far slower, and left out: {scatter.left_out}."
 
 
 def _span(values: list[float]) -> tuple[float, float]:

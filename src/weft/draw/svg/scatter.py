@@ -310,4 +310,4 @@ def _legend(scatter: Scatter) -> Iterator[str]:
         yield element("path", d=_arrow(LEFT + 204, y - 4), fill=SCHEDULE)
         yield text("hold more", LEFT + 214, y)
     if scatter.left_out:
-        yield text(f"{scatter.left_out} far slower ones left out", LEFT + 300, y)
+        yield text(f"{scatter.left_out} far slower left out", LEFT + 300, y)

@@ -21,6 +21,7 @@ from weft.errors import RankError, WeftError
 from weft.ir.kinds import Direction
 from weft.runtime import Pipeline
 from weft.runtime.ranks.world import Ranks
+from weft.runtime.transport import collectives
 from weft.runtime.transport import communicators as made
 from weft.runtime.transport.message import (
     Fixed,
@@ -32,6 +33,7 @@ from weft.runtime.transport.message import (
     Values,
 )
 from weft.runtime.transport.nccl import Nccl, TransferGroup
+from weft.runtime.transport.under_way import UnderWay
 from weft.schedules import one_f_one_b
 
 CPU = torch.device("cpu")
@@ -63,9 +65,9 @@ class Communicator:
 
 
 class Work:
-    """Launched transfers, over when the test says so."""
+    """What was launched, over when the test says so."""
 
-    def __init__(self, communicator: Communicator) -> None:
+    def __init__(self, communicator: Communicator | Summing) -> None:
         self._communicator = communicator
 
     def wait(self) -> None: ...
@@ -204,16 +206,15 @@ def test_what_is_sent_is_kept_until_the_transfer_is_over() -> None:
         send = transport.sender(route(0, Direction.ACTIVATION), Fixed(layout(2)))
         both.wires.is_idle = False
         value = torch.zeros(2)
-        place = value.data_ptr()
+        memory = weakref.ref(value)
         send([value])
         transport.post(True)
         del value
-        ((_, tensor, _),) = transport._under_way[0]._ops
-        assert tensor.data_ptr() == place
+        assert memory() is not None
         both.wires.is_idle = True
         send([torch.zeros(2)])
         transport.post(True)
-        assert not transport._under_way
+        assert memory() is None
         transport.close()
 
 
@@ -292,13 +293,59 @@ def test_a_transfer_beyond_the_deadline_is_ended_whatever_its_host_does() -> Non
     with meshes(2) as (one, other):
         transport, both = nccl(one)
         one.deadline = 0.2
-        transport.begin([], [])
+        transport.under_way.is_running = True
         waiting_for_a_stalled_rank(transport, both)
         assert both.is_aborted.wait(LONG)
         reason = "deadline of 0.2 s; device 0 was waiting for a transfer with device 1 on its GPU"
         for mesh in (one, other):
             with pytest.raises(RankError, match=reason):
                 mesh.wait(lambda: False, lambda: "news", 1 - mesh.rank)
+        transport.close()
+
+
+class Summing:
+    """A process group of NCCL whose sums are never over."""
+
+    def __init__(self) -> None:
+        self.is_idle, self.is_aborted = False, Event()
+
+    def allreduce(self, tensors: list[Tensor]) -> Any:
+        return Work(self)
+
+    def abort(self) -> None:
+        self.is_aborted.set()
+
+    def shutdown(self) -> None: ...
+
+
+def test_a_sum_beyond_the_deadline_is_ended_whatever_its_host_does(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    group = Summing()
+    monkeypatch.setattr(collectives, "connected_sums", lambda *_: {(0, 1): group})
+    monkeypatch.setattr("atexit.register", lambda _: None)
+    with meshes(2) as (one, other):
+        one.deadline = 0.2
+        sums = collectives.NcclCollectives(one, CPU, [(0, 1)])
+        sums.under_way.is_running = True
+        sums.by_devices[0, 1].summed(torch.zeros(2))
+        assert group.is_aborted.wait(LONG)
+        reason = "device 0 was waiting for a sum of gradients with device 1 on its GPU"
+        with pytest.raises(RankError, match=reason):
+            other.wait(lambda: False, lambda: "news", 0)
+        sums.close()
+
+
+def test_what_is_under_way_is_late_only_within_a_run() -> None:
+    with meshes(2) as (one, _):
+        transport, _both = nccl(one)
+        world = Ranks.__new__(Ranks)
+        world.transport, world._first, world._under_way = transport, "", [transport.under_way]
+        world._mesh = world._whole = one
+        world.begin(LONG)
+        within = transport.under_way.is_running
+        world.end()
+        assert (within, transport.under_way.is_running) == (True, False)
         transport.close()
 
 
@@ -354,7 +401,7 @@ def test_numbers_that_nccl_does_not_know_travel_as_bytes() -> None:
 def test_a_guard_ends_with_its_pipeline() -> None:
     with meshes(2) as (one, _):
         both = Communicators()
-        guard = made.Guard(one, both)
+        guard = made.Guard(one, both, UnderWay("a transfer"))
         guard.close()
         assert weakref.ref(both)() is both
         assert not both.is_aborted.is_set()
@@ -408,7 +455,7 @@ def test_a_wait_for_its_own_device_names_whom_that_waits_for() -> None:
         send([torch.zeros(2)])
         transport.post(True)
         world = Ranks.__new__(Ranks)
-        world._mesh, world.transport, one.deadline = one, transport, 0.0
+        world._mesh, world._under_way, one.deadline = one, [transport.under_way], 0.0
         reason = "waiting for a loss; its GPU waits for a transfer with device 1"
         with pytest.raises(RankError, match=reason):
             world._look(0.0, "a loss")

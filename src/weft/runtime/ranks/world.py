@@ -32,8 +32,8 @@ from weft.runtime.ranks.members import Members
 from weft.runtime.ranks.mesh import Mesh
 from weft.runtime.ranks.rendezvous import meet
 from weft.runtime.ranks.window import windows_of
-from weft.runtime.transport import OrderedTransport, Transport
-from weft.runtime.transport.collectives import Collective, Collectives, DeviceSet
+from weft.runtime.transport import Transport
+from weft.runtime.transport.collectives import Collective, Collectives, DeviceSet, NcclCollectives
 from weft.runtime.transport.loopback import Loopback
 from weft.runtime.transport.mixed import Mixed
 from weft.runtime.transport.nccl import Nccl
@@ -175,6 +175,8 @@ class Ranks:
             self.carrier: str = found
             self._carriers = carriers
             self.transport = carriers.transport(found)
+            far = self._far
+            self._under_way = [far.under_way] if isinstance(far, Nccl) else []
             self._readouts = Readouts(self._look, is_watched=True)
             self.losses = LossReports(met.mesh, _last_devices(program), self._readouts)
             self.layouts = LayoutReports(met.mesh)
@@ -190,12 +192,11 @@ class Ranks:
         try:
             self._mesh.watch(since, what)
         except RankError as error:
-            transport = self.transport
-            others = transport.awaited() if isinstance(transport, OrderedTransport) else ()
-            if not others:
+            waits = [(one.what, one.oldest()) for one in self._under_way]
+            found = [f"{what} with {devices_of(first.others)}" for what, first in waits if first]
+            if not found:
                 raise
-            more = f"; its GPU waits for a transfer with {devices_of(others)}"
-            raise RankError(f"{error}{more}") from None
+            raise RankError(f"{error}; its GPU waits for {' and for '.join(found)}") from None
 
     def keeps_order(self, source: int, destination: int) -> bool:
         if self.carrier == "mixed":
@@ -204,6 +205,8 @@ class Ranks:
 
     def collectives(self, sets: Sequence[DeviceSet]) -> Mapping[DeviceSet, Collective]:
         self._collectives = self._carriers.collectives(sets)
+        if isinstance(self._collectives, NcclCollectives):
+            self._under_way.append(self._collectives.under_way)
         return self._collectives.by_devices
 
     def gather(self, share: bytes, what: str) -> list[bytes]:
@@ -239,6 +242,8 @@ class Ranks:
         self._deadline, self._first = deadline, first
         if isinstance(far := self._far, Nccl):
             far.is_first = bool(first)
+        for under_way in self._under_way:
+            under_way.is_running = True
         if first:
             refuse_different(self.gather(first.encode(), f"the {first}"), "first runs")
             self._allow(
@@ -248,8 +253,8 @@ class Ranks:
             )
 
     def end(self) -> None:
-        if isinstance(far := self._far, Nccl):
-            far.is_running = False
+        for under_way in self._under_way:
+            under_way.is_running = False
         if self._first:
             self.gather(b"", f"the end of the {self._first}")
             self._first = ""

@@ -63,9 +63,6 @@ class OrderedTransport(Transport, Protocol):
     def meeting(self, outgoing: Sequence[Route], incoming: Sequence[Route]) -> Meet:
         """A call that launches what senders were given and what comes, as one group."""
 
-    def awaited(self) -> Sequence[int]:
-        """The devices for which this one waits in what was launched first."""
-
 
 def meeting(transport: Transport, outgoing: Sequence[Route], incoming: Sequence[Route]) -> Meet:
     """A call that waits for what comes along some routes, while others take what was sent.

@@ -10,7 +10,7 @@ import datetime
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, Protocol, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import torch
 import torch.distributed as dist
@@ -23,6 +23,7 @@ from weft.runtime.ranks.mesh import Mesh
 from weft.runtime.transport.communicators import Guard, abort, close, connected_sums
 from weft.runtime.transport.exchange import StorePart, connected_in_turn, others_of
 from weft.runtime.transport.groups import LONG, reason_of
+from weft.runtime.transport.under_way import UnderWay
 
 SLICE = datetime.timedelta(seconds=0.05)  # of a wait between two looks at the mesh
 PATIENCE = datetime.timedelta(seconds=1)  # for what others have sent before they left
@@ -125,11 +126,24 @@ class GlooCollectives:
         self.by_devices, self._groups = {}, {}
 
 
+class LaunchedSum(NamedTuple):
+    """A sum with these other devices."""
+
+    peers: Sequence[int]
+    work: dist.Work
+
+    @property
+    def is_over(self) -> bool:
+        return self.work.is_completed()
+
+
 class NcclSums:
     """Sums over some devices by a communicator: launched on the stream that is entered."""
 
-    def __init__(self, mesh: Mesh, group: Any, devices: DeviceSet) -> None:
+    def __init__(self, mesh: Mesh, group: Any, devices: DeviceSet, under_way: UnderWay) -> None:
         self._mesh, self._group, self.devices = mesh, group, devices
+        self._others = [device for device in devices if device != mesh.rank]
+        self._under_way = under_way
 
     def summed(self, tensor: Tensor) -> Tensor:
         self._launch(lambda: self._group.allreduce([_real(tensor)]))
@@ -144,10 +158,11 @@ class NcclSums:
     def _launch(self, begin: Callable[[], dist.Work]) -> None:
         """Let the entered stream wait for it; the host goes on."""
         try:
-            begin().wait()
+            work = begin()
+            self._under_way.add(LaunchedSum(self._others, work))
+            work.wait()
         except RuntimeError:
-            others = [device for device in self.devices if device != self._mesh.rank]
-            raise reason_of(self._mesh, WHAT, *others) from None
+            raise reason_of(self._mesh, WHAT, *self._others) from None
 
 
 class NcclCollectives:
@@ -155,16 +170,19 @@ class NcclCollectives:
 
     def __init__(self, mesh: Mesh, device: torch.device, sets: Sequence[DeviceSet]) -> None:
         self._groups = connected_sums(mesh, device, sets)
+        self.under_way = UnderWay(WHAT)
         self.by_devices: Mapping[DeviceSet, Collective] = {
-            devices: NcclSums(mesh, group, devices) for devices, group in self._groups.items()
+            devices: NcclSums(mesh, group, devices, self.under_way)
+            for devices, group in self._groups.items()
         }
-        self._guard = Guard(mesh, self)
+        self._guard = Guard(mesh, self, self.under_way)
 
     def abort(self) -> None:
         abort([*self._groups.values()])
 
     def close(self) -> None:
         self._guard.close()
+        self.under_way.clear()
         close(self._groups.values())
         self.by_devices, self._groups = {}, {}
 

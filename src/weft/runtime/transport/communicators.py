@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from threading import Event, Thread, current_thread, main_thread
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import Any, NamedTuple, Protocol
 from uuid import uuid4
 
 import torch
@@ -34,12 +34,13 @@ from weft.errors import RankError
 from weft.runtime.device.place import current, current_device
 from weft.runtime.ranks.blame import devices_of
 from weft.runtime.ranks.mesh import Mesh
+from weft.runtime.transport.under_way import UnderWay
 
 GLANCE = 0.02  # seconds between two looks at the mesh
 PAUSE = 0.5  # seconds between two looks of the guard
 PATIENCE = 2.0  # seconds for NCCL to abort
 GRACE = 3  # seconds for a process to end after that
-NONE = -1  # in the place of a transfer's number
+NONE = -1  # in the place of a number
 LONG = datetime.timedelta(hours=10)  # as the mesh knows better how long to wait
 WHAT = "all ranks to connect over NCCL"
 WATCHDOG = {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "0", "TORCH_NCCL_ENABLE_MONITORING": "0"}
@@ -106,27 +107,16 @@ class Abortable(Protocol):
         """End them."""
 
 
-class Oldest(NamedTuple):
-    """The first transfer that is not over: its number, and the devices at the other ends."""
-
-    number: int
-    others: Sequence[int]
-
-
-Ask: TypeAlias = Callable[[], Oldest | None]
-
-
 class Guard:
     """Ends kernels that wait for a rank that has failed: a host may wait for its own device then.
 
-    A thread looks now and then; it has nothing to do unless a rank fails, or what is the `oldest`
-    stays so beyond the deadline: then the host may be in a launch that does not return.
+    A thread looks now and then; it has nothing to do unless a rank fails, or what is the oldest
+    under way stays so beyond the deadline: then the host may be in a launch that does not return.
     """
 
-    def __init__(self, mesh: Mesh, communicators: Abortable, oldest: Ask | None = None) -> None:
+    def __init__(self, mesh: Mesh, communicators: Abortable, under_way: UnderWay) -> None:
         self._is_closed = Event()
-        asked = None if oldest is None else weakref.WeakMethod(oldest)
-        guarded = _Guarded(weakref.ref(mesh), weakref.ref(communicators), asked)
+        guarded = _Guarded(weakref.ref(mesh), weakref.ref(communicators), weakref.ref(under_way))
         work = partial(_watch, guarded, self._is_closed, current_device())
         Thread(target=work, daemon=True).start()
 
@@ -139,44 +129,45 @@ class _Guarded(NamedTuple):
 
     mesh: weakref.ref[Mesh]
     communicators: weakref.ref[Abortable]
-    oldest: weakref.WeakMethod[Ask] | None
+    under_way: weakref.ref[UnderWay]
+
+
+class _Seen(NamedTuple):
+    """What was the oldest when the thread looked, and since when."""
+
+    number: int
+    since: float
 
 
 def _watch(guarded: _Guarded, is_closed: Event, device: torch.device) -> None:
-    since, number = time.monotonic(), NONE
+    seen: _Seen | None = _Seen(NONE, time.monotonic())
     with current(device):
-        while not is_closed.wait(PAUSE):
-            first = _oldest(guarded)
-            if first is None or first.number != number:
-                since, number = time.monotonic(), NONE if first is None else first.number
-            if not _look(guarded, first, since):
-                return
+        while seen is not None and not is_closed.wait(PAUSE):
+            seen = _look(guarded, seen)
 
 
-def _oldest(guarded: _Guarded) -> Oldest | None:
-    ask = guarded.oldest() if guarded.oldest is not None else None
-    return ask() if ask is not None else None
-
-
-def _look(guarded: _Guarded, first: Oldest | None, since: float) -> bool:
-    """Whether to go on looking."""
-    mesh, communicators = guarded.mesh(), guarded.communicators()
-    if mesh is None or communicators is None:
-        return False
+def _look(guarded: _Guarded, seen: _Seen) -> _Seen | None:
+    """What is the oldest now; nothing where there is nothing to guard any more."""
+    mesh, communicators, under_way = guarded.mesh(), guarded.communicators(), guarded.under_way()
+    if mesh is None or communicators is None or under_way is None:
+        return None
+    first = under_way.oldest() if under_way.is_running else None
+    if first is None or first.number != seen.number:
+        seen = _Seen(NONE if first is None else first.number, time.monotonic())
     try:
         mesh.look()
         if first is not None:
-            _refuse_late(mesh, first, since)
+            _refuse_late(mesh, f"{under_way.what} with {devices_of(first.others)}", seen.since)
     except RankError:
         communicators.abort()
-        return False
-    return True
+        return None
+    return seen
 
 
-def _refuse_late(mesh: Mesh, first: Oldest, since: float) -> None:
-    """Fail where a transfer takes longer than the deadline, on all ranks."""
+def _refuse_late(mesh: Mesh, what: str, since: float) -> None:
+    """Fail where something takes longer than the deadline, on all ranks."""
     try:
-        mesh.watch(since, f"a transfer with {devices_of(first.others)} on its GPU")
+        mesh.watch(since, f"{what} on its GPU")
     except RankError as error:
         mesh.fail(str(error))
         raise

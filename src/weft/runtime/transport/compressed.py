@@ -76,10 +76,6 @@ class Compressed:
         """Of gradients of weights, which are never compressed."""
         return meeting(self._transport, outgoing, incoming)
 
-    def awaited(self) -> Sequence[int]:
-        assert isinstance(self._transport, OrderedTransport)
-        return self._transport.awaited()
-
     def begin(self, incoming: Sequence[Route], outgoing: Sequence[Route]) -> None:
         self._transport.begin(incoming, outgoing)
 

@@ -57,9 +57,6 @@ class Mixed:
 
         return meet
 
-    def awaited(self) -> Sequence[int]:
-        return self.far.awaited()
-
     def begin(self, incoming: Sequence[Route], outgoing: Sequence[Route]) -> None:
         for transport in self._both:
             transport.begin(incoming, outgoing)

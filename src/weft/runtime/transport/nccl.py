@@ -25,7 +25,7 @@ from weft.ir.kinds import Direction
 from weft.runtime.device.accelerator import Accelerator
 from weft.runtime.ranks.mesh import Mesh
 from weft.runtime.stage.values import Structure
-from weft.runtime.transport.communicators import GLANCE, PATIENCE, Communicators, Guard, Oldest
+from weft.runtime.transport.communicators import GLANCE, PATIENCE, Communicators, Guard
 from weft.runtime.transport.descriptions import Descriptions
 from weft.runtime.transport.message import (
     Layout,
@@ -39,6 +39,7 @@ from weft.runtime.transport.message import (
     TensorShape,
     Values,
 )
+from weft.runtime.transport.under_way import UnderWay
 
 UNKNOWN = (torch.int16, torch.uint16, torch.uint32, torch.uint64)  # to NCCL
 
@@ -56,11 +57,10 @@ class Expected(NamedTuple):
 class TransferGroup:
     """Transfers that are launched together, on the stream that is entered then."""
 
-    __slots__ = ("_ops", "number", "work")
+    __slots__ = ("_ops", "work")
 
     def __init__(self) -> None:
         self._ops: list[Op] = []
-        self.number = -1  # among all that were launched
         self.work: dist.Work | None = None
 
     def add(self, tensor: Tensor, peer: int, *, is_send: bool) -> None:
@@ -108,9 +108,8 @@ class Nccl:
         self._mesh, self._communicators = mesh, communicators
         self._device, self._accelerator = device, accelerator
         self._group, self.is_first = TransferGroup(), True
-        self._under_way: deque[TransferGroup] = deque()  # oldest first
-        self._launched, self.is_running = 0, False
-        self._guard = Guard(mesh, communicators, self._oldest)
+        self.under_way = UnderWay("a transfer")
+        self._guard = Guard(mesh, communicators, self.under_way)
         self._posted: dict[Message, deque[Expected]] = {}
         self._described = Descriptions(mesh)
         self._offered: dict[tuple[Message, int], TransferGroup] = {}  # sums, by destination
@@ -185,19 +184,6 @@ class Nccl:
 
         return meet
 
-    def awaited(self) -> Sequence[int]:
-        """Those of the oldest group that is under way."""
-        first = self._first()
-        return () if first is None else sorted(first.peers)
-
-    def _first(self) -> TransferGroup | None:
-        return next((group for group in [*self._under_way] if not group.is_over), None)
-
-    def _oldest(self) -> Oldest | None:
-        """The same for the guard; between two runs nobody has to come."""
-        first = self._first() if self.is_running else None
-        return None if first is None else Oldest(first.number, sorted(first.peers))
-
     def begin(self, incoming: Sequence[Route], outgoing: Sequence[Route]) -> None:
         """Forget what a run that failed has left."""
         self._group = TransferGroup()
@@ -208,7 +194,6 @@ class Nccl:
 
     def go_on(self, incoming: Sequence[Route], outgoing: Sequence[Route]) -> None:
         """The program posts its receives itself."""
-        self.is_running = True
         self._described.begin(outgoing)
 
     def end(self) -> None:
@@ -220,7 +205,7 @@ class Nccl:
 
     def close(self) -> None:
         self._posted.clear()
-        self._under_way.clear()
+        self.under_way.clear()
         self._guard.close()
         self._communicators.close()
 
@@ -247,10 +232,7 @@ class Nccl:
         """Launch it, and keep what it carries until it is over: NCCL has streams of its own."""
         with self._blamed():
             group.launch(communicator, self._device)
-            group.number, self._launched = self._launched, self._launched + 1
-            self._under_way.append(group)
-            while self._under_way and self._under_way[0].is_over:
-                self._under_way.popleft()
+            self.under_way.add(group)
 
     def _wait(self, group: TransferGroup) -> None:
         with self._blamed():

@@ -1,0 +1,53 @@
+"""What was launched on a device and may wait there for other ranks."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Collection, Sequence
+from typing import NamedTuple, Protocol
+
+
+class Launched(Protocol):
+    """Transfers or a sum; `peers` are the devices without which it is never over."""
+
+    @property
+    def peers(self) -> Collection[int]: ...
+
+    @property
+    def is_over(self) -> bool: ...
+
+
+class Oldest(NamedTuple):
+    """The first that is not over: its number among all, and the devices at the other ends."""
+
+    number: int
+    others: Sequence[int]
+
+
+class UnderWay:
+    """All that is not known to be over, in the order in which it was launched.
+
+    `is_running` between the begin and the end of a run: at other times nobody has to come.
+    """
+
+    def __init__(self, what: str) -> None:
+        self._launched: deque[tuple[int, Launched]] = deque()
+        self._count = 0
+        self.what, self.is_running = what, False
+
+    def add(self, launched: Launched) -> None:
+        """Keep it until it is over, with all that it holds."""
+        self._launched.append((self._count, launched))
+        self._count += 1
+        while self._launched and self._launched[0][1].is_over:
+            self._launched.popleft()
+
+    def oldest(self) -> Oldest | None:
+        """Of other threads, too."""
+        for number, launched in [*self._launched]:
+            if not launched.is_over:
+                return Oldest(number, sorted(launched.peers))
+        return None
+
+    def clear(self) -> None:
+        self._launched.clear()

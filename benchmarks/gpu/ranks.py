@@ -46,13 +46,14 @@ from torch import nn, optim
 
 import weft
 from weft.cost import Cost
+from weft.jitter import Variation, jittered
 from weft.runtime.profile import BRIEF, Effort, Sample, profiled
 from weft.simulate import simulate
 
 SETTLING = 4  # steps before the peak of memory
 UPDATES = 4  # of an asynchronous program, timed together
 EXCESS, OFF, MEMORY = 0.10, 0.05, 0.10  # at most
-RATIOS = ("predicted / measured", "memory / simulated")
+RATIOS = ("predicted / measured", "with jitter / m.", "memory / simulated")
 COLUMNS = ("ideal ms", "step ms", "excess %", *RATIOS, "missed")
 
 
@@ -70,8 +71,11 @@ def job(setting: Setting, arguments: argparse.Namespace, tell: Watch) -> dict[st
     step = partial(pipeline.step, work.batch, work.target, update=pipeline.is_asynchronous)
     modules = {} if pipeline.is_asynchronous else pipeline.modules
     contender = Contender(finished(step, work.batch.device), modules)
+    predicted = seconds(pipeline, cost)
+    slower = jittered(pipeline.program, cost, Variation.measured(cost)).mean
     found = {
-        "predicted": seconds(pipeline, cost),
+        "predicted": predicted,
+        "jittered": predicted * slower,
         "peak": peak_bytes(contender, work) - others,
         "simulated": simulate(pipeline.program, cost).memory.peaks,
         "times": asdict(cost.times),
@@ -184,9 +188,9 @@ def peak_bytes(contender: Contender, work: Work) -> int:
 def row(arguments: argparse.Namespace, setting: Setting, watch: Watch) -> Row:
     by_rank = measured(job, setting, arguments, watch)
     least, steps = ideal_seconds(setting, by_rank), taken(by_rank)
-    predicted = by_rank[0]["predicted"]
+    predicted, varied = (by_rank[0][name] for name in ("predicted", "jittered"))
     excess = estimate(lambda step, best: step / best - 1, steps, least)
-    ratio = estimate(lambda step: predicted / step, steps)
+    ratio, other = (estimate(partial(np.divide, one), steps) for one in (predicted, varied))
     peaks, simulated = [rank["peak"] for rank in by_rank], by_rank[0]["simulated"]
     is_known = arguments.device == "cuda"
     memory = [peak / most for peak, most in zip(peaks, simulated, strict=True) if is_known]
@@ -195,11 +199,12 @@ def row(arguments: argparse.Namespace, setting: Setting, watch: Watch) -> Row:
         median(steps).shown(1e3, 1),
         excess.shown(1e2, 1),
         ratio.shown(digits=3),
+        other.shown(digits=3),
         " ".join(f"{one:.2f}" for one in memory),
         missed(excess, ratio, memory),
     ]
-    facts = {"excess": excess, **dict(zip(RATIOS, (ratio, memory), strict=True))}
-    kept = ("predicted", "simulated", "times", "link", "overhead")
+    facts = {"excess": excess, **dict(zip(RATIOS, (ratio, other, memory), strict=True))}
+    kept = ("predicted", "jittered", "simulated", "times", "link", "overhead")
     facts |= {name: by_rank[0][name] for name in kept}
     samples = {"peaks": peaks, "steps": steps.tolist(), "ideal": least.tolist()}
     return Row(cells, facts | samples)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import time
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -29,6 +30,7 @@ from torch import Tensor, nn
 
 NAP = 5e-3
 FORM = (4, 64)  # of a microbatch
+Sleep = Callable[[float], None]
 COLUMNS = ("ideal ms", "torch ms", "weft ms", "torch / ideal", "weft / ideal", "excess", "target")
 TARGETS = dict.fromkeys(TORCH, 0.5) | dict.fromkeys(ONE_STAGE, 0.8)
 
@@ -36,48 +38,50 @@ TARGETS = dict.fromkeys(TORCH, 0.5) | dict.fromkeys(ONE_STAGE, 0.8)
 class Sleeping(nn.Module):
     """y = x + w, with naps on the way of x and on the way of w, so that I and W come apart."""
 
-    def __init__(self, stage: int) -> None:
+    def __init__(self, stage: int, sleep: Sleep = time.sleep) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.zeros(FORM[-1]))
-        self._nap = NAP if stage else 2 * NAP
+        self._nap, self._sleep = NAP if stage else 2 * NAP, sleep
 
     def forward(self, value: Tensor) -> Tensor:
-        out: Tensor = _Input.apply(value) + _Weight.apply(self.weight, self._nap)
+        weight = _Weight.apply(self.weight, self._nap, self._sleep)
+        out: Tensor = _Input.apply(value, self._sleep) + weight
         return out
 
     # By these, Weft runs I and W apart (`weft.runtime.stage.deferred`); torch finds both branches.
 
     def input_grad(self, value: Tensor, gradient: Tensor) -> Tensor:
-        time.sleep(NAP)
+        self._sleep(NAP)
         return gradient.clone()
 
     def weight_grad(self, value: Tensor, gradient: Tensor) -> tuple[Tensor]:
-        time.sleep(self._nap)
+        self._sleep(self._nap)
         return (gradient.sum(0),)
 
 
 class _Input(torch.autograd.Function):
     @staticmethod
-    def forward(context: Any, value: Tensor) -> Tensor:
-        time.sleep(NAP)
+    def forward(context: Any, value: Tensor, sleep: Sleep) -> Tensor:
+        context.sleep = sleep
+        sleep(NAP)
         return value.clone()
 
     @staticmethod
-    def backward(context: Any, gradient: Tensor) -> Tensor:
-        time.sleep(NAP)
-        return gradient.clone()
+    def backward(context: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        context.sleep(NAP)
+        return gradient.clone(), None
 
 
 class _Weight(torch.autograd.Function):
     @staticmethod
-    def forward(context: Any, weight: Tensor, nap: float) -> Tensor:
-        context.nap = nap
+    def forward(context: Any, weight: Tensor, nap: float, sleep: Sleep) -> Tensor:
+        context.nap, context.sleep = nap, sleep
         return weight.clone()
 
     @staticmethod
-    def backward(context: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        time.sleep(context.nap)
-        return gradient.clone(), None
+    def backward(context: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
+        context.sleep(context.nap)
+        return gradient.clone(), None, None
 
 
 def job(setting: Setting, arguments: argparse.Namespace, tell: Watch) -> dict[str, Any]:

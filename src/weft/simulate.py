@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -79,7 +79,8 @@ def steady(program: Program, cost: Cost | None = None) -> Steady:
     repeats = 16
     while True:
         timeline = simulate(program.unrolled(repeats), cost)
-        starts = _starts_by_repetition(program, timeline, repeats)
+        lanes = repetitions(program, timeline.program, timeline.start, repeats)
+        starts = np.concatenate([*lanes], axis=1)
         cycle = _cycle(starts)
         if cycle is not None:
             period = float(starts[-1, 0] - starts[-1 - cycle, 0]) / cycle
@@ -125,15 +126,18 @@ class Step(NamedTuple):
         return Bubble(self.settled.bubble, self.settled.bubble)
 
 
-def _starts_by_repetition(program: Program, timeline: Timeline, repeats: int) -> Seconds:
-    """Start of every action of the body, one row per repetition."""
+def repetitions(
+    program: Program, unrolled: Program, figures: Seconds, repeats: int
+) -> Iterator[Seconds]:
+    """Of each lane, figures of its actions in every repetition of the body: [repetition, action].
+
+    The figures are those of all actions of the unrolled program, one or several of each.
+    """
     assert program.period is not None
-    columns = []
-    for index, first in enumerate(timeline.program.bounds[:-1].tolist()):
+    for index, first in enumerate(unrolled.bounds[:-1].tolist()):
         opening, length = program.period.prologue[index], program.period.body[index]
         body = slice(first + opening, first + opening + length * repeats)
-        columns.append(timeline.start[body].reshape(repeats, length))
-    return np.concatenate(columns, axis=1)
+        yield figures[body].reshape(repeats, length, *figures.shape[1:])
 
 
 def _cycle(starts: Seconds) -> int | None:

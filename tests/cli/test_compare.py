@@ -209,3 +209,16 @@ def test_a_file_has_its_own_shape_alone(tmp_path: Path) -> None:
     mine = written(tmp_path / "mine.txt", "1f1b", "-d", "2", "-n", "4")
     refused(weft("compare", mine, "-d", "4"), "a shape of its own", "leave out --devices")
     refused(weft("compare", "nowhere.txt"), "nowhere.txt: cannot be read")
+
+
+def test_with_jitter_it_ranks_by_what_is_left_of_a_lead() -> None:
+    """gpipe is as long as eager-1f1b as long as nothing varies."""
+    words = ("compare", "gpipe", "eager-1f1b", "-d", "4", "-n", "8", "--latency", "0.25")
+    still, varied = (weft_json(*words, *more)["rows"] for more in ((), ("--jitter", "0.1")))
+    times = {row["name"]: row["time"] for row in still if not row["variant"]}
+    assert times["gpipe"] == times["eager-1f1b"]
+    assert varied[0]["name"] == "eager-1f1b"
+    keys = [row["time"] * row["jitter"]["mean"] for row in varied]
+    assert keys == sorted(keys)
+    headings = weft(*words, "--jitter", "0.1").stdout.splitlines()[0].split()
+    assert headings[2:5] == ["time", "jitter", "longer"]

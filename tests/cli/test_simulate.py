@@ -139,3 +139,23 @@ def test_an_option_keeps_its_old_name_and_does_not_mention_it() -> None:
     assert "--latency SECONDS" in text
     assert "--lag" not in text
     refused(weft("simulate", "zbv", "--lag", "-1"), "Invalid value for '--latency': -1.0 is not")
+
+
+def test_with_jitter_a_step_is_longer_on_average() -> None:
+    still, found = (
+        weft_json("simulate", "1f1b", "-d", "4", "-n", "8", *more)
+        for more in ((), ("--jitter", "0.05"))
+    )
+    jitter = found.pop("jitter")
+    assert found == still
+    assert jitter["draws"] == 100
+    assert 1 < jitter["mean"] < 1.05
+    assert jitter["low"] < jitter["mean"] < jitter["high"]
+    shown = weft("simulate", "1f1b", "-d", "4", "-n", "8", "--jitter", "0.05").stdout
+    assert f"with jitter    {33 * jitter['mean']:.4g}" in shown
+    assert f"{100 * (jitter['mean'] - 1):.1f}% longer" in shown
+
+
+def test_what_a_profile_has_not_found_is_not_drawn() -> None:
+    refused(weft("simulate", "1f1b", "--jitter", "measured"), "does not say how much times vary")
+    refused(weft("simulate", "1f1b", "--jitter", "5"), "'5' is not one of measured, or a fraction")

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from weft.ir import earliest as machine
 from weft.ir.earliest import Precedence, earliest
+from weft.ir.side_by_side import earliest_of_each
 
 
 @st.composite
@@ -92,3 +93,15 @@ def test_backwards_gives_the_tail() -> None:
     assert earliest(chain, np.array([1.0, 2.0, 3.0])).tolist() == [0.0, 1.5, 3.75]
     tail = earliest(chain.reversed(), np.array([3.0, 2.0, 1.0]))
     assert tail[::-1].tolist() == [5.75, 3.25, 0.0]
+
+
+@given(precedences(), st.integers(1, 3))
+def test_many_runs_at_once_are_each_as_alone(
+    case: tuple[Precedence, list[float]], runs: int
+) -> None:
+    precedence, durations = case
+    each = np.array(durations, np.float64)[:, None] * np.arange(1.0, runs + 1)
+    alone = [earliest(precedence, column) for column in each.T]
+    assume(np.isfinite(alone[0]).all())
+    together = earliest_of_each(precedence, each)
+    assert [column.tolist() for column in together.T] == [start.tolist() for start in alone]

@@ -20,6 +20,7 @@ from weft.cost import (
     Times,
     Transformer,
 )
+from weft.cost.measurement import Average
 from weft.cost.provenance import NAMES
 from weft.ir.actions import Action, Pair
 from weft.ir.graph import Backward, Graph, Stage
@@ -159,6 +160,7 @@ def measurements(stages: int) -> SearchStrategy[Measurement]:
         ranks=st.integers(1, 9),
         transport=names,
         rounds=few,
+        average=st.sampled_from(Average),
         spread=spread,
         hops=st.lists(st.tuples(amounts, amounts), max_size=2).map(tuple),
         r_squared=st.floats(-1, 1),

@@ -11,10 +11,10 @@ import click
 
 from weft.cli.asked import priced
 from weft.cli.contenders import contenders
-from weft.cli.figures import figures
+from weft.cli.figures import drawn, figures
 from weft.cli.help import Sectioned
 from weft.cli.names import program_names
-from weft.cli.options import SIZES, as_json, bundled
+from weft.cli.options import SIZES, as_json, bundled, jittering
 from weft.cli.output import facts, show, show_json, table
 from weft.cli.progress import with_progress
 from weft.cli.stacked import Stacked, check_name, write_stacked
@@ -34,6 +34,7 @@ from weft.timeline import Bubble
 @click.argument("names", nargs=-1, metavar="[NAME]...", shell_complete=program_names)
 @bundled("sizes", Sizes, SIZES)
 @priced
+@jittering
 @as_json
 @click.option(
     *("-o", "--output"),
@@ -42,7 +43,12 @@ from weft.timeline import Bubble
     help="Write a page, one timeline above the other.",
 )
 def command(
-    names: tuple[str, ...], sizes: Sizes, costs: Costs, is_json: bool, output: Path | None
+    names: tuple[str, ...],
+    sizes: Sizes,
+    costs: Costs,
+    jitter: str | float | None,
+    is_json: bool,
+    output: Path | None,
 ) -> None:
     """Compare all schedules and their variants at one shape, or only the NAMEs given.
 
@@ -56,6 +62,7 @@ def command(
       $ weft compare -d 4 -n 8                             every schedule and variant
       $ weft compare 1f1b zbv dualpipev -d 8 -n 32 --latency 0.1
       $ weft compare -d 8 -n 24 --model gpt-6.2b --device a100
+      $ weft compare -d 8 -n 32 --jitter 0.05              where durations vary
       $ weft export zbv -d 4 -n 8 -o mine.txt
       $ weft compare 1f1b mine.txt                         at the shape that mine.txt has
       $ weft compare 1f1b zb-h1 -d 4 -n 8 -o both.html     one above the other, in a browser
@@ -64,12 +71,14 @@ def command(
     what needs more memory than a device has comes last. Such a schedule is ranked again with
     --recompute all and with --offload auto where these make it fit, or with both where only both
     do. Schedules that take any number of stages on a device get two, or as many as -k says.
-    Schedules that do not take the shape come at the end, with the reason.
+    Schedules that do not take the shape come at the end, with the reason. With --jitter the time
+    on average counts; in JSON, jitter {mean, low, high, draws} are times as long as without.
     """
     asked, terms = contenders(names, sizes, costs)
     if output is not None:
         check_name(output)
-    found = [result for one in with_progress(asked) for result in _results(one, terms.microbatches)]
+    measure = Measure(terms.microbatches, jitter)
+    found = [result for one in with_progress(asked) for result in _results(one, measure)]
     rows = sorted((row for row in found if isinstance(row, Row)), key=_rank)
     refusals = [refusal for refusal in found if isinstance(refusal, Refused)]
     if not rows:
@@ -87,9 +96,17 @@ def command(
         _show(rows, refusals)
 
 
+class Measure(NamedTuple):
+    """What all are compared by: a step of this many microbatches, and how much durations vary."""
+
+    microbatches: int
+    jitter: str | float | None
+
+
 class Row(NamedTuple):
     """What a contender achieves; `described` holds all its figures.
 
+    slower       how many times as long it takes with jitter
     is_physical  whether its times are seconds
     is_fitting   whether the memory of a device suffices; None where that has no limit
     """
@@ -98,6 +115,7 @@ class Row(NamedTuple):
     step: Step
     stages_per_device: int
     time: float
+    slower: float | None
     peak: float
     memory: float
     is_physical: bool
@@ -110,13 +128,13 @@ class Row(NamedTuple):
     described: dict[str, object]
 
 
-def _results(asked: Request | Refused, microbatches: int) -> Iterator[Row | Refused]:
+def _results(asked: Request | Refused, measure: Measure) -> Iterator[Row | Refused]:
     """Rows alone: of many programs not all may be kept, so a request is left as it was."""
     if isinstance(asked, Refused):
         yield asked
         return
     for found in attempts(replace(asked)):
-        yield found if isinstance(found, Refused) else _row(found, microbatches)
+        yield found if isinstance(found, Refused) else _row(found, measure)
 
 
 def _stacked(row: Row) -> Stacked:
@@ -128,10 +146,11 @@ def _refused(refusal: Refused) -> dict[str, object]:
     return {"name": request.name, "variant": request.sizes.variant, "reason": refusal.reason}
 
 
-def _row(attempt: Attempt, microbatches: int) -> Row:
+def _row(attempt: Attempt, measure: Measure) -> Row:
     request, timeline, proof = attempt
     program = timeline.program
-    step = Step(microbatches, request.settled())
+    step, jitter = Step(measure.microbatches, request.settled()), measure.jitter
+    jittered = None if jitter is None else request.jittered(jitter, timeline)
     speed = request.costs.speed(timeline, step.settled)
     stages = -(-program.stages // program.devices)
     return Row(
@@ -139,6 +158,7 @@ def _row(attempt: Attempt, microbatches: int) -> Row:
         step=step,
         stages_per_device=stages,
         time=step.seconds(timeline),
+        slower=None if jittered is None else jittered.mean,
         peak=max(timeline.peak_activations),
         memory=max(timeline.memory.peaks),
         is_physical=is_physical(timeline),
@@ -153,7 +173,7 @@ def _row(attempt: Attempt, microbatches: int) -> Row:
             "relief": str(request.passes),
             "time": step.seconds(timeline),
             "stages_per_device": stages,
-            **figures(timeline, proof, step.settled, speed),
+            **figures(timeline, proof, step.settled, speed, jittered),
             "name": request.name,
         },
     )
@@ -168,7 +188,12 @@ def _weights(program: Program) -> float:
 
 def _rank(row: Row) -> tuple[bool, float, int, float]:
     """What fits first; time as exactly as sums of floats have it; ties as in the registry."""
-    return row.is_fitting is False, float(f"{row.time:.9g}"), row.staleness, row.peak
+    return row.is_fitting is False, float(f"{_expected(row):.9g}"), row.staleness, row.peak
+
+
+def _expected(row: Row) -> float:
+    """Its time, with jitter where that was asked for."""
+    return row.time * (row.slower or 1.0)
 
 
 class Column(NamedTuple):
@@ -202,6 +227,10 @@ def _time_columns(rows: list[Row]) -> Iterator[Column]:
     unit = fitting(max(row.time for row in rows), SECONDS) if rows[0].is_physical else NONE
     of_step = "of a step; for asynchronous schedules that of N microbatches, once settled"
     yield Column(_in("time", unit), lambda row: unit.number(row.time), of_step)
+    if rows[0].slower is not None:
+        note = "time where durations vary, on average; it ranks"
+        yield Column("jitter", lambda row: unit.number(drawn(_expected(row))), note)
+        yield Column("longer", lambda row: percent((row.slower or 1.0) - 1), "by jitter")
     yield Column(
         "wall", lambda row: percent(row.bubble.wall), "bubble with a barrier between steps"
     )

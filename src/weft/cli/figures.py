@@ -16,6 +16,7 @@ from weft.draw.caption import number, percent, title
 from weft.draw.units import is_physical, memory_unit, time_unit
 from weft.ir.kinds import Kind
 from weft.ir.versions import resident_versions, staleness
+from weft.jitter import Jittered
 from weft.notation import token
 from weft.request import Speed
 from weft.simulate import Steady
@@ -30,7 +31,11 @@ _AFTER = {Kind.REDUCE: "the reduction", Kind.UPDATE: "the update"}
 
 
 def figures(
-    timeline: Timeline, proof: Report, steady: Steady | None = None, speed: Speed | None = None
+    timeline: Timeline,
+    proof: Report,
+    steady: Steady | None = None,
+    speed: Speed | None = None,
+    jitter: Jittered | None = None,
 ) -> dict[str, object]:
     """Everything, as JSON takes it."""
     program = timeline.program
@@ -54,6 +59,7 @@ def figures(
         "memory": _memory(timeline),
         "provenance": {mark.value: fraction for mark, fraction in timeline.provenance.items()},
         **({"speed": speed._asdict()} if speed else {}),
+        **({"jitter": jitter._asdict()} if jitter else {}),
         **settled,
     }
 
@@ -75,14 +81,19 @@ def _memory(timeline: Timeline) -> dict[str, object]:
 
 
 def report(
-    timeline: Timeline, proof: Report, steady: Steady | None = None, speed: Speed | None = None
+    timeline: Timeline,
+    proof: Report,
+    steady: Steady | None = None,
+    speed: Speed | None = None,
+    jitter: Jittered | None = None,
 ) -> Iterator[RenderableType]:
     """What people want to know first, and the devices below it."""
     program = timeline.program
     yield title(program)
     yield ""
     known = _known(timeline, speed) if is_physical(timeline) else ()
-    yield facts([*_summary(timeline, proof), *known, *_settled(timeline, steady)])
+    settled = [*_settled(timeline, steady), *_jittered(timeline, steady, jitter)]
+    yield facts([*_summary(timeline, proof), *known, *settled])
     yield ""
     if is_physical(timeline):
         yield f"in {time_unit(timeline).name} and {memory_unit(timeline).name}:"
@@ -157,6 +168,22 @@ def _settled(timeline: Timeline, steady: Steady | None) -> Iterator[Fact]:
         " ".join(map(str, staleness(program))),
         "most updates missing in its weights, for each stage",
     )
+
+
+def _jittered(timeline: Timeline, steady: Steady | None, jitter: Jittered | None) -> Iterator[Fact]:
+    """How long a step takes where durations vary; of what settles, an update."""
+    if jitter is None:
+        return
+    unit = time_unit(timeline)
+    still, what = (timeline.makespan, "steps") if steady is None else (steady.period, "periods")
+    mean, low, high = (unit.amount(drawn(still * ratio)) for ratio in jitter[:3])
+    longer = f"{percent(jitter.mean - 1)} longer, as durations vary"
+    yield "with jitter", mean, f"{longer}; of {jitter.draws} {what} 95% take {low} to {high}"
+
+
+def drawn(value: float) -> float:
+    """What is left of the mean of some draws if it says no more than it knows."""
+    return float(f"{value:.4g}")
 
 
 def _devices(timeline: Timeline) -> tuple[list[str], list[list[str]]]:

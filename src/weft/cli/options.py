@@ -17,7 +17,7 @@ import click
 from weft.cli.names import device_names, model_names, program_names, variant_names
 from weft.cost.checks import quoted
 from weft.request import Machine, Passes, Prices, Sizes
-from weft.request.values import KEY, Amount, File, OneOf, Switch, Value, Whole
+from weft.request.values import KEY, Amount, File, NameOrFraction, OneOf, Switch, Value, Whole
 
 Command: TypeAlias = Callable[..., None]
 Decorator: TypeAlias = Callable[[Command], Command]
@@ -186,6 +186,16 @@ PASSES = flags(
     experts=Flag("Cut each stage into this many layers, their segments on two streams.", "LAYERS"),
     steps=Flag("This many steps in a row, each with its updates and the sums of replicas.", "T"),
 )
+
+
+def jittering(command: Command) -> Command:
+    """Add --jitter; the command gets it as `jitter`, a fraction or "measured"."""
+    flag = Flag(
+        "Draw the duration of every action, with this standard deviation relative to its mean, or"
+        " as much as a profile has found (with --cost): 0.05.",
+        "FRACTION|measured",
+    )
+    return option(NameOrFraction(("measured",)), "jitter", flag)(command)
 
 
 def named(command: Command) -> Command:

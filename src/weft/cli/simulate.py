@@ -7,15 +7,16 @@ import click
 from weft.cli.asked import asked, timed
 from weft.cli.figures import figures, report
 from weft.cli.help import Sectioned
-from weft.cli.options import as_json
+from weft.cli.options import as_json, jittering
 from weft.cli.output import show, show_json
 from weft.request import Request
 
 
 @click.command("simulate", cls=Sectioned)
 @asked
+@jittering
 @as_json
-def command(request: Request, is_json: bool) -> None:
+def command(request: Request, jitter: str | float | None, is_json: bool) -> None:
     """Simulate schedule NAME, or the program in the file NAME, and report its figures.
 
     \b
@@ -32,6 +33,7 @@ def command(request: Request, is_json: bool) -> None:
       $ weft simulate zbv -d 8 -n 32 --forward 1 --input-grad 1 --weight-grad 0.5 --json
       $ weft simulate 1f1b -d 8 -n 24 --model gpt-6.2b --device a100
       $ weft simulate 1f1b -d 8 -n 32 --offload all --copy 0.75
+      $ weft simulate 1f1b -d 8 -n 32 --jitter 0.05
 
     Prints makespan, both bubbles, and for each device its work, why it waits, what it holds.
     With --json, one object: makespan, longest_device_span, bubble {wall, span},
@@ -39,7 +41,8 @@ def command(request: Request, is_json: bool) -> None:
     staleness (for each stage), actions, verified, provenance {given, measured, interpolated,
     derived}, the fractions of all seconds that are known so; for an asynchronous schedule also
     steady {period, bubble}, seconds per update and bubble once it has settled; for a model on a
-    device also speed {devices, tokens_per_second, mfu}.
+    device also speed {devices, tokens_per_second, mfu}; with --jitter also jitter {mean, low,
+    high, draws}: how many times as long steps take as without.
 
     Unit costs are those of a device's whole share: with K stages on a device, each takes 1/K.
     Costs of a model on a device are in seconds and bytes. They are a bound, the best that the
@@ -49,7 +52,8 @@ def command(request: Request, is_json: bool) -> None:
     timeline, proof = timed(request)
     steady = request.settled()
     speed = request.costs.speed(timeline, steady)
+    jittered = None if jitter is None else request.jittered(jitter, timeline)
     if is_json:
-        show_json(figures(timeline, proof, steady, speed))
+        show_json(figures(timeline, proof, steady, speed, jittered))
     else:
-        show(*report(timeline, proof, steady, speed))
+        show(*report(timeline, proof, steady, speed, jittered))

@@ -10,7 +10,7 @@ from weft.cost.devices import DEVICES, device_named
 from weft.cost.evened import evened
 from weft.cost.fit import Fit, fitted
 from weft.cost.layout import Layout, Storage
-from weft.cost.measurement import Measurement
+from weft.cost.measurement import Average, Measurement
 from weft.cost.models import MODELS, model_named
 from weft.cost.provenance import Estimate, Marks, Provenance
 from weft.cost.share import Share
@@ -20,6 +20,7 @@ from weft.cost.transformer import Transformer
 __all__ = [
     "DEVICES",
     "MODELS",
+    "Average",
     "Block",
     "Cluster",
     "Cost",

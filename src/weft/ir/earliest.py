@@ -78,7 +78,7 @@ class Wait(NamedTuple):
 
 def earliest(precedence: Precedence, duration: Seconds) -> Seconds:
     """The start of every slot; infinity where a slot waits indefinitely."""
-    rows, rank = _waits(precedence)
+    rows, rank = waits_between(precedence)
     columns = int(rank.max(initial=-1)) + 1
     lanes = int((np.diff(precedence.bounds) > 0).sum())
     if lanes >= WIDE and columns <= MOST_COLUMNS:
@@ -92,7 +92,7 @@ def earliest(precedence: Precedence, duration: Seconds) -> Seconds:
     return lane_by_lane(precedence.bounds, first, more, duration)
 
 
-def _waits(precedence: Precedence) -> tuple[Index, Index]:
+def waits_between(precedence: Precedence) -> tuple[Index, Index]:
     """The dependencies that the lanes do not imply, and each one's rank at its consumer."""
     lane_of = np.repeat(np.arange(len(precedence.bounds) - 1), np.diff(precedence.bounds))
     source = lane_of[precedence.producer]

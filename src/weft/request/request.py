@@ -8,10 +8,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
+from weft.cost import Cost
 from weft.errors import InputError, ProgramError, UnknownSchedule, WeftError
 from weft.explain import reliefs
 from weft.ir.kinds import Kind, Stream
 from weft.ir.program import Program
+from weft.jitter import Jittered, Variation, jittered
 from weft.lower import executable, overlapping, wires
 from weft.notation import read_program
 from weft.request.costs import Costs
@@ -147,17 +149,33 @@ class Request:
 
     def settled(self) -> Steady | None:
         """What an asynchronous run settles into, where passes keep its order."""
+        program = self._repeating()
+        return None if program is None else steady(program, self._cost_of(program))
+
+    def jittered(self, asked: str | float, timeline: Timeline) -> Jittered:
+        """How much longer its steps are where durations vary so much, or as they were `measured`.
+
+        The timeline is its own; of what settles, an update counts.
+        """
+        program, cost = timeline.program, timeline.cost
+        if repeating := self._repeating():
+            program, cost = repeating, self._cost_of(repeating)
+        variation = Variation.measured(cost) if isinstance(asked, str) else asked
+        return jittered(program, cost, variation)
+
+    def _repeating(self) -> Program | None:
+        """What settles, if anything does."""
         if not self.passes.keeps_order:
             return None
         if self.is_file:
-            return self._steady(self.program) if self.program.period else None
-        if not self.schedule.is_asynchronous:
-            return None
-        return self._steady(settling(self.schedule, self.shape))
+            program = self.program if self.program.period else None
+        else:
+            is_asynchronous = self.schedule.is_asynchronous
+            program = settling(self.schedule, self.shape) if is_asynchronous else None
+        return program and self.passes.recomputed(program)
 
-    def _steady(self, program: Program) -> Steady:
-        program = self.passes.recomputed(program)
-        return steady(program, self.passes.priced(self.costs).of(program))
+    def _cost_of(self, program: Program) -> Cost:
+        return self.passes.priced(self.costs).of(program)
 
     def _with_passes(self, program: Program) -> tuple[Timeline, Report]:
         costs = self.passes.priced(self.costs)

@@ -4,7 +4,7 @@
      "machine": {"processor": "x86_64", "cores": "2", "torch": "2.13.0"},
      "model": {"layers": 8, "hidden": 64},
      "ranks": 4, "transport": "shared", "rounds": 20,
-     "spread": {"forward": [0.01, 0.02, 0.01, 0.02]},
+     "average": "median", "spread": {"forward": [0.01, 0.02, 0.01, 0.02]},
      "hops": [[4096, 4.1e-5], [65536, 6.0e-5]], "r_squared": 0.99}
 
 Only "date" is needed.
@@ -17,6 +17,7 @@ from dataclasses import fields
 from typing import Any
 
 from weft.cost import Measurement, Times
+from weft.cost.measurement import Average
 from weft.notation.json.reading import Node
 
 _TIMES = tuple(field.name for field in fields(Times))
@@ -31,6 +32,7 @@ def measurement_object(measurement: Measurement) -> dict[str, object]:
         "ranks": int(measurement.ranks),
         "transport": measurement.transport,
         "rounds": int(measurement.rounds),
+        "average": measurement.average.value,
         "spread": {name: [*map(float, column)] for name, column in measurement.spread.items()},
         "hops": [[float(size), float(seconds)] for size, seconds in measurement.hops],
         "r_squared": float(measurement.r_squared),
@@ -72,6 +74,7 @@ _READERS: dict[str, Callable[[Node, int], Any]] = {
     "ranks": lambda node, _: node.count(least=1),
     "transport": lambda node, _: node.text(),
     "rounds": lambda node, _: node.count(),
+    "average": lambda node, _: node.choice(Average),
     "spread": _spread,
     "hops": _hops,
     "r_squared": lambda node, _: node.number(),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from statistics import median
 
@@ -12,13 +12,19 @@ import torch
 
 from weft.cost import Cost, Measurement, Memory, PerStage, Provenance, Times
 from weft.cost.cost import Parts
+from weft.cost.measurement import Average
 from weft.ir.program import Program
 from weft.runtime.profile.found import Found
 from weft.runtime.profile.hops import HopTimes
 from weft.runtime.profile.machine import machine
 from weft.runtime.profile.parts import shares_of
+from weft.runtime.profile.rests import trimmed_mean
 
 TIMES = tuple(field.name for field in fields(Times) if field.name != "close")
+AVERAGES: Mapping[Average, Callable[[list[float]], float]] = {
+    Average.MEDIAN: median,
+    Average.MEAN: trimmed_mean,
+}
 SIZES = ("weights", "gradients", "optimizer", "saved", "inputs", "scratch")
 
 
@@ -31,7 +37,7 @@ class Findings:
     messages  bytes that cross each edge of the graph
     overhead  seconds between two actions of a device
     stages    what was found of each stage
-    usual     one figure for all seconds of the same
+    average   of all seconds of the same
     """
 
     program: Program
@@ -40,7 +46,7 @@ class Findings:
     messages: tuple[float, ...]
     overhead: float
     stages: Mapping[int, Found]
-    usual: Callable[[Sequence[float]], float] = median
+    average: Average = Average.MEDIAN
 
     def cost(self, *, device: torch.device, transport: str) -> Cost:
         """The cost of the program on such a device, with messages through that transport."""
@@ -62,6 +68,7 @@ class Findings:
                 ranks=self.ranks,
                 transport=transport,
                 rounds=min(len(runs) for found in self._found for runs in found.seconds.values()),
+                average=self.average,
                 spread={name: self._spread(name) for name in TIMES if self._has(name)},
                 hops=self.passed.slowest.seconds,
                 r_squared=self.passed.slowest.fit.r_squared,
@@ -100,7 +107,7 @@ class Findings:
         """Of each stage, or what stands for it where nothing was timed."""
         rest = otherwise or (0.0,) * self.program.stages
         return tuple(
-            self.usual(found.seconds[name]) if name in found.seconds else other
+            AVERAGES[self.average](found.seconds[name]) if name in found.seconds else other
             for found, other in zip(self._found, rest, strict=True)
         )
 

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from weft.cost import Cost
+from weft.cost.measurement import Average
 from weft.errors import InputError
 from weft.ir.program import Program
 from weft.lower import over
@@ -23,7 +24,7 @@ from weft.runtime.precision import precision_of
 from weft.runtime.profile.costs import Findings
 from weft.runtime.profile.found import Found, of_all_ranks
 from weft.runtime.profile.hops import passed
-from weft.runtime.profile.rests import overhead, trimmed_mean
+from weft.runtime.profile.rests import overhead
 from weft.runtime.profile.rounds import Rounds
 from weft.runtime.profile.sample import THOROUGH, Effort, Sample, StageValues, Watch
 from weft.runtime.profile.updates import updates
@@ -83,8 +84,8 @@ def profiled(
         if not is_on_gpu:
             host = overhead(values, program, effort, rest, watch)
     ranks = program.devices // len(world.devices)
-    usual = trimmed_mean if is_on_gpu else median  # there actions were timed in steps, and add up
-    findings = Findings(program, ranks, hops, messages, host, found, usual)
+    average = Average.MEAN if is_on_gpu else Average.MEDIAN  # in steps, actions add up
+    findings = Findings(program, ranks, hops, messages, host, found, average)
     return findings.cost(device=device, transport=world.carrier)
 
 

@@ -94,6 +94,10 @@ class Stage:
     def in_flight(self) -> int:
         return len(self._saved)
 
+    def refuse_exchanged(self) -> None:
+        """Refuse to train where the module has other parameters than it had."""
+        self._state.refuse_exchanged()
+
     def begin(self, locks: Locks = OPEN, shapes: StageShapes | None = None) -> None:
         """Look at what may have changed since the last step, and take what is known of this one.
 

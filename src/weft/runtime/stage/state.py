@@ -17,8 +17,27 @@ class State:
 
     def __init__(self, module: nn.Module, stage: int) -> None:
         self._module, self._stage, self._is_gathered = module, stage, is_gathered(module)
+        self._trained = dict(module.named_parameters())
         self._locks, self._versioned, self._is_watched = OPEN, set[nn.Parameter](), False
         self._before: dict[str, object] | None = {}  # None until the first forward
+
+    def refuse_exchanged(self) -> None:
+        """Refuse parameters in the place of those that are trained, which would stay as they are.
+
+        Where weights are gathered, others take their place in every pass.
+        """
+        if self._is_gathered:
+            return
+        now = dict(self._module.named_parameters())
+        names = {*now, *self._trained}
+        changed = sorted(name for name in names if now.get(name) is not self._trained.get(name))
+        if changed:
+            raise InputError(
+                f"stage {self._stage} has another parameter {changed[0]} than it had when the"
+                f" pipeline was made, which would not be trained. Change the values of those that"
+                f" are there (weight.copy_(...) under torch.no_grad(), or load_state_dict without"
+                f" assign=True), or make the pipeline again"
+            )
 
     def begin(self, locks: Locks, versioned: set[nn.Parameter], *, is_watched: bool) -> None:
         """Watch for these from now on; watched closely, data of weights are looked at too.

@@ -17,6 +17,7 @@ class Trained(NamedTuple):
     shapes: StageShapes | None
 
     def begin_training(self) -> None:
+        self.stage.refuse_exchanged()
         self.stage.begin(self.locks, self.shapes)
 
     def begin_reading(self) -> None:

@@ -40,6 +40,7 @@ from weft.runtime.compression import AskedCompression
 from weft.runtime.distributed import joined_by
 from weft.runtime.evaluation import Evaluation, Metric, Tally
 from weft.runtime.feed import Begun, Feed, GivenData
+from weft.runtime.given import check_given
 from weft.runtime.initial.blueprint import Blueprint, GivenStages
 from weft.runtime.initial.checkpoint import Initial
 from weft.runtime.losses import LossFunction, LossShare, shares_of
@@ -167,6 +168,7 @@ class Pipeline:
         graphs: bool = False,
         whole_batch: bool = False,
     ) -> None:
+        check_given(stages, program, loss, optimizer=optimizer, scheduler=scheduler)
         check_amount(offload)
         computed = precision_of(precision)
         updating = Updating(

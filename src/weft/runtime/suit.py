@@ -28,7 +28,10 @@ def check_suits(stages: Sequence[nn.Module], program: Program) -> None:
             f" takes one batch a step: give it a program of one step"
         )
     if len(stages) != program.stages:
-        raise InputError(f"{len(stages)} modules for the {program.stages} stages of {program.name}")
+        raise InputError(
+            f"{len(stages)} modules for the {program.stages} stages of {program.name}; weft.split("
+            f"model, stages={program.stages}) cuts a model into as many"
+        )
     if len([s for s in program.graph.successors if not s]) != 1:
         raise InputError(f"{program.name} has several last stages; join them in one")
     _check_frozen(stages, program)

@@ -180,9 +180,12 @@ def test_nothing_of_the_model_changes(name: str) -> None:
     assert all(module.training for module in model.modules())
 
 
-def test_on_the_meta_device_shapes_are_compared() -> None:
+@pytest.mark.parametrize("of_example", ["meta", "cpu"])
+def test_on_the_meta_device_shapes_are_compared(of_example: str) -> None:
     with torch.device("meta"):
-        model, batch = MODELS["towers"].made()
+        model, _ = MODELS["towers"].made()
+    with torch.device(of_example):
+        _, batch = MODELS["towers"].made()
     stages = split(model, example=batch, stages=3)
     assert stages.checked == "by shape"
     assert all(weight.is_meta for stage in stages for weight in stage.parameters())

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping
+from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
@@ -43,6 +44,11 @@ def checkpoint_of(initial: Initial) -> Checkpoint:
     """What a user gives: a file, a folder of Hugging Face, or tensors by name."""
     if isinstance(initial, Mapping):
         return NamedTensors("the mapping given as initial=", initial)
+    if not isinstance(initial, str | PathLike):
+        raise InputError(
+            f"initial= is a file, a folder, or a mapping from names to tensors as state_dict() is,"
+            f" not a value of type {type(initial).__name__}"
+        )
     path = Path(initial)
     if not path.exists():
         raise InputError(f"initial={path}: there is no such file or folder")

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
 
 from weft.errors import InputError
 from weft.runtime.split.compare import compared
@@ -21,7 +22,7 @@ from weft.runtime.split.partition import (
 )
 from weft.runtime.split.pieces import pieces_of
 from weft.runtime.split.stages import Stages
-from weft.runtime.split.trace import Trace, by_export, by_modules
+from weft.runtime.split.trace import Trace, by_export, by_modules, is_on_meta
 from weft.runtime.split.tracer import Opens, is_hooked
 from weft.runtime.split.traits import refuse_kept, traits_of
 
@@ -42,8 +43,9 @@ def cut_by_tracing(
 ) -> Stages:
     """The stages of any model; `weft.split` says what the arguments mean."""
     _refuse(model, stages, cuts, trace)
+    if is_on_meta(model):  # where it has no values
+        example = pytree.tree_map_only(Tensor, lambda value: value.to("meta"), example)
     inputs = inputs_of(model, example)
-
     traces = {
         "modules": lambda: _by_modules(model, inputs, _opens(model, stages, cuts, balance)),
         "export": lambda: by_export(model, inputs),

@@ -181,3 +181,18 @@ def test_one_device_takes_the_whole_batch_and_learns_from_it() -> None:
     torch.testing.assert_close(result.loss, loss)
     for mine, theirs in zip(stage.parameters(), copy_.parameters(), strict=True):
         torch.testing.assert_close(mine.grad, theirs.grad)
+
+
+def test_an_evaluation_counts_rows_where_the_loss_reads_no_target() -> None:
+    pipeline = Pipeline(
+        [Join(1)], gpipe(devices=1, microbatches=4), loss=matched_alone, whole_batch=True
+    )
+    parts = [rows for rows, _ in (*batches(8, 1), *batches(4, 1))]
+    each = [pipeline.evaluate(part, ()).loss.item() for part in parts]
+    found = pipeline.evaluate([(part, ()) for part in parts])
+    assert found.loss == pytest.approx((8 * each[0] + 4 * each[1]) / 12)
+    assert found.samples == 12
+
+
+def matched_alone(output: Tensor) -> Tensor:
+    return matched(output @ output.T, output)

@@ -105,9 +105,9 @@ def weights_of(weights: Sequence[float] | None, microbatches: int) -> tuple[floa
     return tuple(float(weight) for weight in weights)
 
 
-def rows_of(value: Value) -> int:
-    """The rows of a microbatch: the length of its tensors; one, where none has a dimension."""
-    return next((len(leaf) for leaf in value.leaves if leaf.dim()), 1)
+def rows_of(*values: Value) -> int:
+    """The rows of a microbatch: the length of the first tensor with a dimension; else one."""
+    return next((len(leaf) for value in values for leaf in value.leaves if leaf.dim()), 1)
 
 
 def checksum(data: Iterable[Value | Sequence[Tensor]]) -> str:

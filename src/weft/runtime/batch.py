@@ -96,6 +96,31 @@ def _whole(data: Any, name: str) -> Value:
     return whole
 
 
+def check_together(inputs: Cut, targets: Cut) -> None:
+    """Refuse a target whose rows are cut apart from those of the batch that they belong to.
+
+    Each may have several, as tokens of a sentence; whoever gives a list has cut it.
+    """
+    if inputs.is_list or targets.is_list or not (_has_rows(inputs) and _has_rows(targets)):
+        return
+    rows, wanted = ([*map(rows_of, one.values[: one.given])] for one in (inputs, targets))
+    shares = [own * sum(wanted) for own in rows]
+    if shares != [own * sum(rows) for own in wanted]:
+        raise InputError(
+            f"a batch of {sum(rows)} rows is cut into microbatches of {_listed(rows)}, and a target"
+            f" of {sum(wanted)} into {_listed(wanted)}: rows that belong together would be apart."
+            f" Give both as many rows, or both as lists of microbatches"
+        )
+
+
+def _has_rows(one: Cut) -> bool:
+    return any(leaf.dim() for value in one.values[:1] for leaf in value.leaves)
+
+
+def _listed(rows: Sequence[int]) -> str:
+    return ", ".join(map(str, rows[:8])) + (", ..." if len(rows) > 8 else "")
+
+
 def weights_of(weights: Sequence[float] | None, microbatches: int) -> tuple[float, ...]:
     """How much each microbatch's loss counts: 1/N unless something else is given."""
     if weights is None:

@@ -160,6 +160,30 @@ def test_a_metric_may_return_a_number_of_numpy() -> None:
     assert pipeline.evaluate(batches(8, 1), metrics=metrics).metrics == {"half": 0.5, "two": 2.0}
 
 
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_inference_mode_changes_nothing(name: str) -> None:
+    """Whoever evaluates writes it around; batches that are made there are of that mode, too."""
+    pipelines = [Pipeline(linear(PROGRAMS[name].stages), PROGRAMS[name], **SETTINGS) for _ in "ab"]
+    found = [everything_of(pipelines[0])]
+    with torch.inference_mode():
+        found.append(everything_of(pipelines[1]))
+    found += [[one.step(*batches(8, 1)[0]).loss] for one in pipelines]
+    for inside, outside in ((found[1], found[0]), (found[3], found[2])):
+        assert all(map(torch.equal, inside, outside))
+
+
+def everything_of(pipeline: Pipeline) -> list[Tensor]:
+    """What it predicts, evaluates and learns; also by a number that all microbatches read."""
+    ((batch, target),) = batches(8, 1)
+    batch, number = batch + 0, target.mean()
+    return [
+        pipeline.predict(batch),
+        pipeline.evaluate(batch, target).loss,
+        torch.tensor(pipeline.evaluate([(batch, target + 0), (batch, number)]).loss),
+        pipeline.step(batch, target + 0).loss,
+    ]
+
+
 def test_what_is_no_loader_is_refused() -> None:
     pipeline = Pipeline(linear(2), PROGRAMS["1f1b"], loss=squared)
     ((batch, target),) = batches(8, 1)

@@ -72,7 +72,7 @@ def filled(data: Data, microbatches: int, name: str) -> Cut:
     length = -(-size // microbatches)
     given = -(-size // length)
     pieces = [
-        [*map(_aligned, torch.split(leaf, length))] if leaf.dim() else (leaf,) * given
+        [*map(_aligned, torch.split(leaf, length))] if leaf.dim() else (_aligned(leaf),) * given
         for leaf in whole.leaves
     ]
     values = [whole.with_leaves(leaves[index] for leaves in pieces) for index in range(given)]
@@ -80,8 +80,12 @@ def filled(data: Data, microbatches: int, name: str) -> Cut:
 
 
 def _aligned(piece: Tensor) -> Tensor:
-    """A piece in memory as torch allots it: kernels may add up in another order elsewhere."""
-    return piece.clone() if piece.data_ptr() % ALIGNMENT else piece
+    """A piece in memory as torch allots it: kernels may add up in another order elsewhere.
+
+    What was made in inference mode is of no use outside of it, and is copied as well.
+    """
+    is_elsewhere = piece.data_ptr() % ALIGNMENT
+    return piece.clone() if is_elsewhere or piece.is_inference() else piece
 
 
 def _whole(data: Any, name: str) -> Value:

@@ -28,7 +28,7 @@ class Together:
         if self.is_closed:
             raise InputError("this pipeline is closed: make another one to go on")
         try:
-            with current(self._device):
+            with current(self._device), torch.inference_mode(False):  # whoever calls
                 yield
             self._world.end()
         except Disagreement:

@@ -337,7 +337,7 @@ def test_norms_that_would_stall_are_refused() -> None:
             InputError, match=rf"wait in every step for a norm by {scope}.*{remedy}"
         ):
             differences(case, clip=1.0, scope=scope)
-    with pytest.raises(InputError, match="global, group, stage"):
+    with pytest.raises(InputError, match="'layer' is not known; use 'global'"):
         differences(SOME[0], clip=1.0, scope="layer")
 
 

@@ -81,6 +81,22 @@ def test_a_loss_without_counts_is_weighted_by_rows_and_extras_by_batches() -> No
     assert found.loss == pytest.approx((squared(output, target) + extra).item(), rel=1e-6)
 
 
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_loss_without_targets_is_weighted_by_rows_of_the_batch(name: str) -> None:
+    """As of an autoencoder: its microbatches have rows, though its targets have none."""
+    program = PROGRAMS[name]
+    stages = linear(program.stages)
+    pipeline = Pipeline(stages, program, loss=lambda output, *_: output.square().mean())
+    ((batch, _),) = batches(13, 1)
+    output = nn.Sequential(*copy.deepcopy(stages))(batch)
+    for empty in ((), torch.tensor(1.0), {"labels": None}):
+        loader = [(batch[:8], empty), (batch[8:], empty)]
+        found = pipeline.evaluate(loader, metrics={"mean": lambda output, *_: output.mean()})
+        assert found.loss == pytest.approx(output.square().mean().item(), rel=1e-6)
+        assert found.metrics["mean"] == pytest.approx(output.mean().item(), rel=1e-6)
+        assert found.samples == 13
+
+
 def disturbed(*, is_evaluated: bool) -> list[Tensor]:
     """Losses, weights and buffers of two steps, with or without evaluations between."""
     torch.manual_seed(0)
@@ -135,6 +151,37 @@ def test_evaluating_keeps_gradients_and_finishes_what_is_in_flight() -> None:
 
 
 SETTINGS: dict[str, Any] = {"loss": squared, "optimizer": adam}
+
+
+def test_a_metric_may_return_a_number_of_numpy() -> None:
+    pipeline = Pipeline(linear(2), PROGRAMS["1f1b"], loss=squared)
+    numbers = {"half": np.float32(0.5), "two": np.int64(2)}
+    metrics = {name: lambda *_, found=found: found for name, found in numbers.items()}
+    assert pipeline.evaluate(batches(8, 1), metrics=metrics).metrics == {"half": 0.5, "two": 2.0}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_inference_mode_changes_nothing(name: str) -> None:
+    """Whoever evaluates writes it around; batches that are made there are of that mode, too."""
+    pipelines = [Pipeline(linear(PROGRAMS[name].stages), PROGRAMS[name], **SETTINGS) for _ in "ab"]
+    found = [everything_of(pipelines[0])]
+    with torch.inference_mode():
+        found.append(everything_of(pipelines[1]))
+    found += [[one.step(*batches(8, 1)[0]).loss] for one in pipelines]
+    for inside, outside in ((found[1], found[0]), (found[3], found[2])):
+        assert all(map(torch.equal, inside, outside))
+
+
+def everything_of(pipeline: Pipeline) -> list[Tensor]:
+    """What it predicts, evaluates and learns; also by a number that all microbatches read."""
+    ((batch, target),) = batches(8, 1)
+    batch, number = batch + 0, target.mean()
+    return [
+        pipeline.predict(batch),
+        pipeline.evaluate(batch, target).loss,
+        torch.tensor(pipeline.evaluate([(batch, target + 0), (batch, number)]).loss),
+        pipeline.step(batch, target + 0).loss,
+    ]
 
 
 def test_what_is_no_loader_is_refused() -> None:

@@ -155,6 +155,47 @@ def test_what_is_needed_and_not_given_is_refused() -> None:
     )
 
 
+def flat(output: Tensor, target: Tensor) -> Tensor:
+    return squared(output.flatten(), target)
+
+
+def apart(transport: Any) -> list[str]:
+    """In each rank: what is said of targets that are cut elsewhere than their batch."""
+    program, said = one_f_one_b(devices=2, microbatches=4), []
+    for rows, size in ((8, 7), (10, 20)):
+        pair = torch.ones(rows, WIDTH), torch.ones(size, WIDTH)
+        for name in ("step", "evaluate"):
+            with Pipeline(linear(2), program, loss=squared, transport=transport) as pipeline:
+                given = only(pipeline, *pair)
+                try:
+                    pipeline.step(*given) if name == "step" else pipeline.evaluate([given])
+                    said.append(f"nothing of {rows} and {size}")
+                except (InputError, RankError) as error:
+                    said.append(str(error))
+    return said
+
+
+def test_rows_that_belong_together_are_in_one_microbatch() -> None:
+    """Else torch would spread one row over another, which nobody has asked for."""
+    alone = apart("auto")
+    assert not [one for one in alone if "nothing" in one]
+    assert (
+        "a batch of 8 rows is cut into microbatches of 2, 2, 2, 2, and a target of 7 into 2, 2, 2,"
+        " 1" in alone[0]
+    )
+    on_ranks = [one for each in over_transports(2, apart) for rank in each for one in rank]
+    assert not [one for one in on_ranks if "nothing" in one]
+
+
+def test_a_row_may_have_several_in_the_target() -> None:
+    (batch, target), stages = batches(8, 1)[0], linear(2)
+    pipeline = Pipeline(stages, one_f_one_b(devices=2, microbatches=4), loss=flat)
+    found = pipeline.evaluate([(batch, target.flatten()), (batch[:4], target[:4].flatten())])
+    output = nn.Sequential(*stages)(torch.cat([batch, batch[:4]]))
+    wanted = squared(output, torch.cat([target, target[:4]]))
+    assert found.loss == pytest.approx(wanted.item(), rel=1e-6)
+
+
 def test_one_process_needs_all() -> None:
     pipeline = Pipeline(linear(2), gpipe(devices=2, microbatches=2), loss=squared)
     assert pipeline.reads_inputs

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from typing import Any, NamedTuple
 
 import pytest
@@ -12,9 +13,9 @@ from torch.optim.lr_scheduler import StepLR
 
 from tests.runtime.models import batches, is_same, linear, plain_descent, squared
 from tests.runtime.ranks import run
-from weft.errors import NonfiniteError
-from weft.runtime import Pipeline
-from weft.schedules import one_f_one_b
+from weft.errors import InputError, NonfiniteError
+from weft.runtime import Pipeline, Reference, Scale
+from weft.schedules import gpipe, one_f_one_b
 
 (GOOD, TARGET), (OTHER, WANTED) = batches(4, 2)
 BAD = GOOD.clone()
@@ -151,3 +152,49 @@ def test_stopping_leaves_the_gradients_that_a_user_has() -> None:
     with pytest.raises(NonfiniteError):
         pipeline.step(BAD, TARGET)
     assert all(map(is_same, [weight.grad for weight in found], before))
+
+
+# what cannot be meant
+
+MEANINGLESS: dict[str, dict[str, Any]] = {
+    r"nonfinite='raise' is not known; use 'stop', 'skip' or 'ignore'": {"nonfinite": "raise"},
+    r"clip=-1.0 is no norm": {"clip": -1.0},
+    r"clip=0 is no norm": {"clip": 0},
+    r"clip=nan is no norm": {"clip": float("nan")},
+    r"clip='1.0' is no norm": {"clip": "1.0"},
+    r"enlarged by 0.0": {"scale": 0.0},
+    r"enlarged by -2.0": {"scale": -2.0},
+    r"enlarged by inf": {"scale": float("inf")},
+    r"enlarged by 'dynamic'": {"scale": "dynamic"},
+}
+
+
+@pytest.mark.parametrize("kind", [Pipeline, Reference])
+@pytest.mark.parametrize("why", MEANINGLESS)
+def test_what_updates_cannot_be_judged_by_is_refused_at_once(kind: Any, why: str) -> None:
+    """A word that nobody knows would leave updates out, and such a norm turn weights into nan."""
+    with pytest.raises(InputError, match=why):
+        kind(linear(2), gpipe(devices=2, microbatches=4), loss=squared, **MEANINGLESS[why])
+
+
+def test_words_that_nobody_knows_are_refused_at_once() -> None:
+    words = {"clip_by": "'global', 'group' or 'stage'", "transport": "'auto', .* or 'mixed'"}
+    for name, known in words.items():
+        asked: Any = {name: "Shared"}
+        with pytest.raises(InputError, match=f"{name}='Shared' is not known; use {known}"):
+            Pipeline(linear(2), gpipe(devices=2, microbatches=4), loss=squared, **asked)
+
+
+def test_a_scale_that_cannot_be_is_refused() -> None:
+    with pytest.raises(InputError, match="doubles after 0 updates"):
+        Scale(interval=0)
+
+
+def test_an_infinite_norm_to_clip_to_measures_alone() -> None:
+    measured = pipeline_of(clip=math.inf)
+    norm = measured.step(GOOD, TARGET).norm
+    plain = pipeline_of()
+    plain.step(GOOD, TARGET)
+    assert norm is not None
+    assert float(norm) > 0
+    assert weights(measured) == weights(plain)

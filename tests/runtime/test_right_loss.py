@@ -193,6 +193,42 @@ def test_a_loss_that_returns_something_else_is_refused() -> None:
         pipeline.step(batch, target)
 
 
+def each_row(output: Tensor, target: Tensor) -> Tensor:
+    return functional.mse_loss(output, target, reduction="none").mean(dim=1)
+
+
+def with_each_row(output: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+    return output.mean(), each_row(output, target)
+
+
+def imaginary(output: Tensor, target: Tensor) -> Tensor:
+    found = each_row(output, target).mean()
+    return torch.complex(found, found)
+
+
+@pytest.mark.parametrize(
+    ("loss", "why"),
+    [
+        (each_row, r"a tensor of shape \[2\]; let it return one number"),
+        (with_each_row, r"a tensor of shape \[2\]; let it return one number"),
+        (imaginary, "complex64; let it return a real number"),
+    ],
+)
+def test_a_loss_that_torch_could_not_differentiate_is_refused(
+    loss: Callable[..., Any], why: str
+) -> None:
+    batch, target = torch.randn(2, 8, 4)
+    stages = [nn.Linear(4, 4) for _ in range(2)]
+    pipeline = Pipeline(stages, gpipe(devices=2, microbatches=4), loss=loss)
+    for run in (
+        lambda: pipeline.step(batch, target),
+        lambda: pipeline.evaluate(batch, target),
+        lambda: pipeline.evaluate([(batch, target)]),
+    ):
+        with pytest.raises(InputError, match=f"the loss returns {why}"):
+            run()
+
+
 # cross entropy
 
 

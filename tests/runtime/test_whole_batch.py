@@ -24,6 +24,7 @@ from weft.schedules import REGISTRY, Shape, gpipe, one_f_one_b
 WHOLE = Stage(is_whole_batch=True)
 TOWERS = Graph((Stage(), Stage(), WHOLE), ((0, 2), (1, 2)))
 MIDDLE = Graph((Stage(), WHOLE, Stage()), ((0, 1), (0, 2), (1, 2)))
+FIRST = Graph((WHOLE, Stage(), Stage()), ((0, 1), (1, 2)))
 
 
 class Contrast(nn.Module):
@@ -81,6 +82,7 @@ def differences_by_case(transport: Any = "auto") -> dict[str, list[str]]:
         "towers": differences(towers(), program_of(TOWERS), data, loss=matched, **again),
         "middle": differences(middle(), program_of(MIDDLE), data, **again),
         "recomputed": differences(middle(), recompute(program_of(MIDDLE)), data, **again),
+        "first": differences([Centred(), Join(1), Join(1)], program_of(FIRST), data, **again),
         "loss": differences(
             [Join(1), Join(1), Join(1)], chain, data, loss=all_to_all, whole_batch=True, **again
         ),
@@ -165,3 +167,32 @@ def test_a_stage_between_others_keeps_the_rows() -> None:
     pipeline = Pipeline([Join(1), Mean(), Join(1)], program_of(graph), loss=squared)
     with pytest.raises(InputError, match="not one row for each"):
         pipeline.step(*batches(12, 1)[0])
+
+
+def test_one_device_takes_the_whole_batch_and_learns_from_it() -> None:
+    """Data have no gradient, also where the first stage is the one that reads all of them."""
+    ((batch, target),) = batches(11, 1)
+    stage = Join(1)
+    copy_ = copy.deepcopy(stage)
+    program = gpipe(devices=1, microbatches=4)
+    result = Pipeline([stage], program, loss=all_to_all, whole_batch=True).step(batch, target)
+    loss = all_to_all(copy_(batch), target)
+    loss.backward()  # type: ignore[no-untyped-call]
+    torch.testing.assert_close(result.loss, loss)
+    for mine, theirs in zip(stage.parameters(), copy_.parameters(), strict=True):
+        torch.testing.assert_close(mine.grad, theirs.grad)
+
+
+def test_an_evaluation_counts_rows_where_the_loss_reads_no_target() -> None:
+    pipeline = Pipeline(
+        [Join(1)], gpipe(devices=1, microbatches=4), loss=matched_alone, whole_batch=True
+    )
+    parts = [rows for rows, _ in (*batches(8, 1), *batches(4, 1))]
+    each = [pipeline.evaluate(part, ()).loss.item() for part in parts]
+    found = pipeline.evaluate([(part, ()) for part in parts])
+    assert found.loss == pytest.approx((8 * each[0] + 4 * each[1]) / 12)
+    assert found.samples == 12
+
+
+def matched_alone(output: Tensor) -> Tensor:
+    return matched(output @ output.T, output)

@@ -72,7 +72,7 @@ def filled(data: Data, microbatches: int, name: str) -> Cut:
     length = -(-size // microbatches)
     given = -(-size // length)
     pieces = [
-        [*map(_aligned, torch.split(leaf, length))] if leaf.dim() else (leaf,) * given
+        [*map(_aligned, torch.split(leaf, length))] if leaf.dim() else (_aligned(leaf),) * given
         for leaf in whole.leaves
     ]
     values = [whole.with_leaves(leaves[index] for leaves in pieces) for index in range(given)]
@@ -80,8 +80,12 @@ def filled(data: Data, microbatches: int, name: str) -> Cut:
 
 
 def _aligned(piece: Tensor) -> Tensor:
-    """A piece in memory as torch allots it: kernels may add up in another order elsewhere."""
-    return piece.clone() if piece.data_ptr() % ALIGNMENT else piece
+    """A piece in memory as torch allots it: kernels may add up in another order elsewhere.
+
+    What was made in inference mode is of no use outside of it, and is copied as well.
+    """
+    is_elsewhere = piece.data_ptr() % ALIGNMENT
+    return piece.clone() if is_elsewhere or piece.is_inference() else piece
 
 
 def _whole(data: Any, name: str) -> Value:
@@ -96,6 +100,31 @@ def _whole(data: Any, name: str) -> Value:
     return whole
 
 
+def check_together(inputs: Cut, targets: Cut) -> None:
+    """Refuse a target whose rows are cut apart from those of the batch that they belong to.
+
+    Each may have several, as tokens of a sentence; whoever gives a list has cut it.
+    """
+    if inputs.is_list or targets.is_list or not (_has_rows(inputs) and _has_rows(targets)):
+        return
+    rows, wanted = ([*map(rows_of, one.values[: one.given])] for one in (inputs, targets))
+    shares = [own * sum(wanted) for own in rows]
+    if shares != [own * sum(rows) for own in wanted]:
+        raise InputError(
+            f"a batch of {sum(rows)} rows is cut into microbatches of {_listed(rows)}, and a target"
+            f" of {sum(wanted)} into {_listed(wanted)}: rows that belong together would be apart."
+            f" Give both as many rows, or both as lists of microbatches"
+        )
+
+
+def _has_rows(one: Cut) -> bool:
+    return any(leaf.dim() for value in one.values[:1] for leaf in value.leaves)
+
+
+def _listed(rows: Sequence[int]) -> str:
+    return ", ".join(map(str, rows[:8])) + (", ..." if len(rows) > 8 else "")
+
+
 def weights_of(weights: Sequence[float] | None, microbatches: int) -> tuple[float, ...]:
     """How much each microbatch's loss counts: 1/N unless something else is given."""
     if weights is None:
@@ -105,9 +134,9 @@ def weights_of(weights: Sequence[float] | None, microbatches: int) -> tuple[floa
     return tuple(float(weight) for weight in weights)
 
 
-def rows_of(value: Value) -> int:
-    """The rows of a microbatch: the length of its tensors; one, where none has a dimension."""
-    return next((len(leaf) for leaf in value.leaves if leaf.dim()), 1)
+def rows_of(*values: Value) -> int:
+    """The rows of a microbatch: the length of the first tensor with a dimension; else one."""
+    return next((len(leaf) for value in values for leaf in value.leaves if leaf.dim()), 1)
 
 
 def checksum(data: Iterable[Value | Sequence[Tensor]]) -> str:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
 from math import nan
+from numbers import Real
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -23,7 +24,7 @@ from weft.errors import InputError
 from weft.runtime.batch import Cut, rows_of
 from weft.runtime.criterion import See
 from weft.runtime.feed import GivenData
-from weft.runtime.losses import LossFunction, Parts, counts_of
+from weft.runtime.losses import LossFunction, Parts, counts_of, is_counting
 from weft.runtime.stage.rows import joined
 from weft.runtime.stage.values import Value
 
@@ -74,20 +75,25 @@ class Tally:
         """What takes the outputs of the next batch, but for those that fill the program."""
         self.batches += 1
         targets = given.targets or Cut([], 0, is_list=False)
-        counted = targets.values[: min(inputs.given, targets.given)]
+        rows = [*map(rows_of, targets.values, inputs.values)]  # a loss may read no targets
+        counted = [*zip(targets.values, rows, strict=True)][: min(inputs.given, targets.given)]
         if self._is_whole and targets.values:
-            counted = [joined(targets.values, "the loss")]
+            counted = [(joined(targets.values, "the loss"), sum(rows))]
         return partial(self._see, self.batches - 1, dict(enumerate(counted, inputs.first)))
 
-    def _see(self, batch: int, targets: Mapping[int, Value], microbatch: int, output: Any) -> None:
-        if microbatch not in targets:
+    def _see(
+        self, batch: int, counted: Mapping[int, tuple[Value, int]], microbatch: int, output: Any
+    ) -> None:
+        """Judge an output by its target, if it is one of those that count."""
+        if microbatch not in counted:
             return
-        target = targets[microbatch]
-        (count,), arguments = counts_of(self._loss, [target]), target.to(self._device).arguments
+        target, rows = counted[microbatch]
+        (count,) = counts_of(self._loss, [target]) if is_counting(self._loss) else (rows,)
+        arguments = target.to(self._device).arguments
         main, extra = Parts.of(self._loss(output, *arguments))
         found = [_number(name, f(output, *arguments)) for name, f in self._metrics.items()]
         figures = [main, 0.0 if extra is None else extra, *found]
-        self._entries.append(Judgement(batch, microbatch, count, rows_of(target), figures))
+        self._entries.append(Judgement(batch, microbatch, count, rows, figures))
 
     def written(self) -> bytes:
         """What this process has found, as bytes."""
@@ -125,7 +131,7 @@ def _quotient(figure: float, total: int) -> float:
 def _number(name: str, found: Any) -> Any:
     if isinstance(found, Tensor) and found.numel() == 1:
         return found.detach()
-    if isinstance(found, int | float):
+    if isinstance(found, Real):  # also one of NumPy's
         return found
     raise InputError(f"the metric {name} returns {type(found).__name__}; let it return one number")
 

@@ -18,7 +18,7 @@ import torch
 
 from weft.errors import Disagreement, InputError
 from weft.ir.program import Program
-from weft.runtime.batch import Cut, Data, checksum, cut, filled
+from weft.runtime.batch import Cut, Data, check_together, checksum, cut, filled
 from weft.runtime.ranks.world import World
 from weft.runtime.stage.calling import refuse_strange
 from weft.runtime.stage.values import Value
@@ -70,7 +70,8 @@ class Feed:
         self._microbatches = program.microbatches // replicas
         self._world, self.gather = world, world.gather
         graph, pipes = program.graph, program.placement.pipes
-        self._reading = _at_once if graph.stages[-1].is_whole_batch else filled
+        self._is_whole = graph.stages[-1].is_whole_batch
+        self._reading = _at_once if self._is_whole else filled
         first = [stage for stage, before in enumerate(graph.predecessors) if not before]
         last = [stage for stage, after in enumerate(graph.successors) if not after]
         readers = {int(pipe[stage]) for pipe in pipes for stage in first}
@@ -144,9 +145,15 @@ class Feed:
 
     def inputs(self, given: GivenData, kind: str) -> Cut:
         """The inputs of a run; where this rank has none, tensors without memory in their place."""
+        inputs = self._known_inputs(given, kind)
+        if given.targets is not None and not self._is_whole:
+            check_together(inputs, given.targets)
+        return self._shared(inputs)
+
+    def _known_inputs(self, given: GivenData, kind: str) -> Cut:
         lacking, devices = self._lacking.get(kind, ()), self._world.devices
         if devices.start in lacking:
-            return self._shared(self._received())
+            return self._received()
         if given.inputs is None:
             raise InputError(
                 f"device {devices.start} is given no batch now, and was in the first {kind}; give"
@@ -154,7 +161,7 @@ class Feed:
             )
         if lacking and self._source in devices:
             self._world.layouts.send(lacking, _described(given.inputs))
-        return self._shared(given.inputs)
+        return given.inputs
 
     def _received(self) -> Cut:
         content = self._world.layouts.wait(self._source)

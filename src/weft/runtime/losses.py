@@ -18,7 +18,8 @@ from torch.autograd.graph import get_gradient_edge
 from torch.nn import functional
 
 from weft.errors import InputError
-from weft.runtime.batch import rows_of, weights_of
+from weft.runtime.batch import weights_of
+from weft.runtime.precision import short
 from weft.runtime.stage.graphs import nodes_of
 from weft.runtime.stage.values import Value
 
@@ -102,12 +103,10 @@ def is_counting(loss: LossFunction) -> bool:
 
 
 def counts_of(loss: LossFunction, targets: Sequence[Value]) -> list[int]:
-    """The valid targets of each microbatch; its rows, where the loss counts none.
+    """The valid targets of each microbatch, by a loss that counts them.
 
     The host waits once for a device that has counted them all.
     """
-    if not is_counting(loss):
-        return [rows_of(target) for target in targets]
     found = [loss.count(*target.arguments) for target in targets]  # type: ignore[attr-defined]
     if all(isinstance(count, Tensor) for count in found):
         found = torch.stack(found).tolist()
@@ -126,11 +125,11 @@ class Parts(NamedTuple):
     @classmethod
     def of(cls, returned: Any) -> Parts:
         if isinstance(returned, Tensor):
-            return cls(returned, None)
+            return cls(_one_number(returned), None)
         if isinstance(returned, tuple) and len(returned) == 2:
             main, extra = returned
             if isinstance(main, Tensor) and isinstance(extra, Tensor):
-                return cls(main, extra)
+                return cls(_one_number(main), _one_number(extra))
         raise InputError(
             f"the loss returns a {type(returned).__name__}; let it return a tensor, or a pair of"
             f" tensors: the mean over valid targets, and the sum of auxiliary losses"
@@ -140,6 +139,18 @@ class Parts(NamedTuple):
         """What a microbatch with this output adds to the loss of its step."""
         main = _silent(self.main, output) if share.main is None else self.main * share.main
         return main if self.extra is None else main + self.extra * share.extra
+
+
+def _one_number(part: Tensor) -> Tensor:
+    """A loss, refused where torch could not differentiate it either."""
+    if part.numel() != 1:
+        raise InputError(
+            f"the loss returns a tensor of shape {list(part.shape)}; let it return one number for a"
+            f" microbatch, like its mean"
+        )
+    if part.is_complex():
+        raise InputError(f"the loss returns {short(part.dtype)}; let it return a real number")
+    return part
 
 
 def _silent(main: Tensor, output: Any) -> Tensor:

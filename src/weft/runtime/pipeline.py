@@ -18,7 +18,7 @@ from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Self, overload
+from typing import TYPE_CHECKING, Any, Self, get_args, overload
 
 import numpy as np
 import torch
@@ -67,6 +67,7 @@ from weft.runtime.weights.options import (
     Scope,
     Staleness,
     Updating,
+    check_known,
 )
 from weft.runtime.weights.scaling import Scale
 from weft.timeline import Timeline
@@ -170,6 +171,7 @@ class Pipeline:
     ) -> None:
         check_given(stages, program, loss, optimizer=optimizer, scheduler=scheduler)
         check_amount(offload)
+        check_known("transport", transport, get_args(Carrier))
         computed = precision_of(precision)
         updating = Updating(
             factories=Factories(optimizer, scheduler),

@@ -90,6 +90,10 @@ class Forward:
                 put(packed)
 
     @property
+    def is_first(self) -> bool:
+        return self._data is not None
+
+    @property
     def is_last(self) -> bool:
         return self._on_loss is not None
 

@@ -41,7 +41,8 @@ class WholeForward:
         self._inputs = [joined(each, f"stage {self._stage}") for each in along]
         leaves = [leaf for each in along for leaf in zip(*(v.leaves for v in each), strict=True)]
         self.lengths = [[*map(len, each)] for each in leaves]
-        self.widths = [len(value.leaves) for value in self._inputs]
+        if not self.parts[0].is_first:
+            self.widths = [len(value.leaves) for value in self._inputs]
 
     def run(self, lap: int) -> None:
         inputs, self._inputs = self._inputs, ()

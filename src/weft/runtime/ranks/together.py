@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import torch
 
@@ -28,7 +28,7 @@ class Together:
         if self.is_closed:
             raise InputError("this pipeline is closed: make another one to go on")
         try:
-            with current(self._device):
+            with current(self._device), _outside_inference_mode():
                 yield
             self._world.end()
         except Disagreement:
@@ -57,3 +57,8 @@ class Together:
     def _reason(self, error: BaseException) -> str:
         notes = getattr(error, "__notes__", ())
         return "; ".join([failure_of(error, self._world.devices.start), *notes])
+
+
+def _outside_inference_mode() -> AbstractContextManager[object]:
+    """What is made in it is of no use to a step that follows; all else stays as it is."""
+    return torch.inference_mode(False) if torch.is_inference_mode_enabled() else nullcontext()

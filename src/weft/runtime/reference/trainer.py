@@ -47,7 +47,7 @@ from weft.runtime.reference.weights import ByUse, History, uses_of
 from weft.runtime.reference.whole import BatchPass
 from weft.runtime.saves.into_reference import ReferenceSave
 from weft.runtime.split.stages import Stages, loss_for
-from weft.runtime.weights.options import NamedParameters, Nonfinite, Staleness
+from weft.runtime.weights.options import NamedParameters, Nonfinite, Staleness, check_verdicts
 from weft.runtime.weights.scaling import Scale
 
 
@@ -110,6 +110,7 @@ class Reference:
         computed = precision_of(precision)
         computed.check(made)
         scale = computed.scale if scale is None else scale
+        check_verdicts(clip, scale, nonfinite)
         make = partial(
             WholeModel,
             graph=graph,

@@ -13,7 +13,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from weft.errors import InputError
 from weft.runtime.precision import FULL, Precision
 from weft.runtime.weights.made import check_optimizer, check_scheduler
-from weft.runtime.weights.scaling import Scale
+from weft.runtime.weights.scaling import Scale, is_positive
 
 NamedParameters: TypeAlias = Iterable[tuple[str, nn.Parameter]]
 Nonfinite: TypeAlias = Literal["stop", "skip", "ignore"]
@@ -41,6 +41,24 @@ class Factories(NamedTuple):
 
 
 NO_FACTORIES = Factories()
+
+
+def check_known(name: str, given: object, known: Sequence[str]) -> None:
+    """Refuse a word that means nothing here."""
+    if given not in known:
+        *others, last = map(repr, known)
+        raise InputError(f"{name}={given!r} is not known; use {', '.join(others)} or {last}")
+
+
+def check_verdicts(clip: float | None, scale: Scale | float | None, nonfinite: Nonfinite) -> None:
+    """Refuse what updates cannot be clipped, scaled or judged by."""
+    check_known("nonfinite", nonfinite, get_args(Nonfinite))
+    if clip is not None and not is_positive(clip):
+        raise InputError(
+            f"clip={clip!r} is no norm to clip gradients to; use a number above 0, or leave it out"
+        )
+    if scale is not None and not isinstance(scale, Scale):
+        Scale(scale)  # which refuses what is none
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,9 +105,10 @@ class Updating:
     reduction: Reduction = "ordered"
 
     def __post_init__(self) -> None:
-        if self.reduction not in get_args(Reduction):
-            known = " or ".join(map(repr, get_args(Reduction)))
-            raise InputError(f"reduce={self.reduction!r} is not known; use {known}")
+        check_known("reduce", self.reduction, get_args(Reduction))
+        if self.clip_by is not None:
+            check_known("clip_by", self.clip_by, get_args(Scope))
+        check_verdicts(self.clip, self.scale, self.nonfinite)
 
     @property
     def is_measuring(self) -> bool:

@@ -6,8 +6,13 @@ finds the same one, whatever the order in which they run.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from numbers import Real
+from typing import Any
+
+from weft.errors import InputError
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +25,22 @@ class Scale:
 
     initial: float = 2.0**16
     interval: int | None = 2000
+
+    def __post_init__(self) -> None:
+        if not is_positive(self.initial) or self.initial == math.inf:
+            raise InputError(
+                f"losses cannot be enlarged by {self.initial!r}; use a number above 0, like 1024.0"
+            )
+        if self.interval is not None and self.interval < 1:
+            raise InputError(
+                f"a scale that doubles after {self.interval} updates; use 1 or more, or None for"
+                f" one that never changes"
+            )
+
+
+def is_positive(value: Any) -> bool:
+    """Whether something is a number above zero, whoever gives it."""
+    return isinstance(value, Real) and float(value) > 0
 
 
 class Scaling:

@@ -84,8 +84,6 @@ class Versions:
 
 def scoped(program: Program, scope: Scope | None) -> StageGroups:
     """The stages that share a norm: by the scope asked for, or the widest that does not stall."""
-    if scope is not None and scope not in get_args(Scope):
-        raise InputError(f"gradients are clipped by {', '.join(get_args(Scope))}, not {scope!r}")
     if program.period is None:
         return groups_of(program, scope or "global")
     base = unwired(executable(program))

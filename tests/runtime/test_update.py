@@ -128,6 +128,14 @@ STAGES = [nn.Linear(WIDTH, WIDTH) for _ in range(2)]
 UNUSABLE: dict[str, tuple[dict[str, Any], str]] = {
     "nothing": ({"optimizer": _no_optimizer}, "gives a NoneType, no optimizer"),
     "other weights": ({"optimizer": _of_all_weights}, "a SGD of weights that it was not called"),
+    "one that is made": (
+        {"optimizer": plain_descent([("", nn.Parameter(torch.ones(1)))])},
+        "is a SGD, and has",
+    ),
+    "a scheduler that is made": (
+        {"optimizer": plain_descent, "scheduler": 3},
+        "scheduler= is a int, and has to be a function",
+    ),
     "a closure": ({"optimizer": _with_closure}, r"LBFGS.step\(\) wants closure"),
     "a metric": (
         {"optimizer": plain_descent, "scheduler": ReduceLROnPlateau},
@@ -142,6 +150,13 @@ def test_what_no_update_could_use_is_refused(case: str, kind: Any) -> None:
     settings, match = UNUSABLE[case]
     with pytest.raises(InputError, match=match):
         kind(STAGES, gpipe(devices=2, microbatches=2), loss=squared, **settings)
+
+
+@pytest.mark.parametrize("kind", [Pipeline, Reference])
+@pytest.mark.parametrize("given", [gpipe, "gpipe"])
+def test_what_is_no_program_is_refused(given: Any, kind: Any) -> None:
+    with pytest.raises(InputError, match=r"is no program; a schedule makes one of a shape"):
+        kind(STAGES, given, loss=squared)
 
 
 # a step that fails may be taken again

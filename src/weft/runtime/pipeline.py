@@ -58,6 +58,7 @@ from weft.runtime.setup import agreed_task, checked_task
 from weft.runtime.split.stages import loss_for
 from weft.runtime.stage.captures import CudaGraphs
 from weft.runtime.stage.offload import MovedBytes
+from weft.runtime.suit import refuse_other_than_program
 from weft.runtime.weights.options import (
     Factories,
     NamedParameters,
@@ -167,6 +168,7 @@ class Pipeline:
         graphs: bool = False,
         whole_batch: bool = False,
     ) -> None:
+        refuse_other_than_program(program)
         check_amount(offload)
         computed = precision_of(precision)
         updating = Updating(

@@ -17,6 +17,15 @@ from weft.runtime.stage.storage.marks import marked
 from weft.verify import check
 
 
+def refuse_other_than_program(given: object) -> None:
+    """Refuse what only makes a program, or names one."""
+    if not isinstance(given, Program):
+        raise InputError(
+            f"a {type(given).__name__} is no program; a schedule makes one of a shape:"
+            f" weft.schedules.one_f_one_b(devices=4, microbatches=8)"
+        )
+
+
 def check_suits(stages: Sequence[nn.Module], program: Program) -> None:
     """Refuse, before the first action, what cannot run."""
     check(program)

@@ -47,6 +47,7 @@ from weft.runtime.reference.weights import ByUse, History, uses_of
 from weft.runtime.reference.whole import BatchPass
 from weft.runtime.saves.into_reference import ReferenceSave
 from weft.runtime.split.stages import Stages, loss_for
+from weft.runtime.suit import refuse_other_than_program
 from weft.runtime.weights.options import NamedParameters, Nonfinite, Staleness
 from weft.runtime.weights.scaling import Scale
 
@@ -267,6 +268,8 @@ def _made(blueprint: Blueprint, seed: int) -> list[nn.Module]:
 
 def _method(program: Program | Method, stages: Stages, *, is_whole_batch: bool) -> Method:
     """What is trained by, over the graph that the stages have, if they have one of their own."""
+    if not isinstance(program, Method):
+        refuse_other_than_program(program)
     method = program if isinstance(program, Method) else method_of(program)
     known = method.graph or Graph.chain(len(stages))
     if len(known) != len(stages):

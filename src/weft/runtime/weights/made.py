@@ -17,6 +17,16 @@ from weft.errors import InputError
 EXAMPLE = "optimizer=lambda named: torch.optim.AdamW([weight for _, weight in named])"
 
 
+def refuse_made(optimizer: object, scheduler: object) -> None:
+    """Refuse what is made already, where a function is to make one for each stage."""
+    for name, given in (("optimizer", optimizer), ("scheduler", scheduler)):
+        if given is not None and not callable(given):
+            raise InputError(
+                f"{name}= is a {type(given).__name__}, and has to be a function: it is called for"
+                f" each stage, on the rank that holds it, as in {EXAMPLE}"
+            )
+
+
 def check_optimizer(made: Optimizer, weights: Sequence[Tensor]) -> None:
     """Refuse what is no optimizer of these weights, or of others as well."""
     if not (hasattr(made, "param_groups") and callable(getattr(made, "step", None))):

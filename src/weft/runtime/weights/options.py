@@ -12,7 +12,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from weft.errors import InputError
 from weft.runtime.precision import FULL, Precision
-from weft.runtime.weights.made import check_optimizer, check_scheduler
+from weft.runtime.weights.made import check_optimizer, check_scheduler, refuse_made
 from weft.runtime.weights.scaling import Scale
 
 NamedParameters: TypeAlias = Iterable[tuple[str, nn.Parameter]]
@@ -33,6 +33,7 @@ class Factories(NamedTuple):
         """Of some weights, if there are any to learn."""
         if self.optimizer is None or not any(weight.requires_grad for _, weight in named):
             return None, None
+        refuse_made(self.optimizer, self.scheduler)
         made = self.optimizer(named)
         check_optimizer(made, [weight for _, weight in named])
         scheduler = self.scheduler(made) if self.scheduler else None

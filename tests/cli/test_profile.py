@@ -25,7 +25,7 @@ SHAPE = TINY[:4]
 @pytest.fixture(scope="module")
 def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("profile") / "cost.json"
-    run = weft("profile", *TINY, "--out", str(path))
+    run = weft("profile", *TINY, "-o", str(path))
     assert run.exit_code == 0, run.stderr
     for words in ("1f1b: 2 devices", "stage  F ", "weights", "latency", "bandwidth", "overhead"):
         assert words in run.stdout

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import pytest
+
+from weft.errors import InputError
 from weft.ir.actions import Action, Actions, Pair
 from weft.ir.kinds import Kind, Part, segment
 
@@ -15,6 +20,12 @@ def test_collect_and_slots_are_inverse() -> None:
         Action(2, Kind.F, 4, span=2, segment=segment(1, Part.EXPERTS)),
     ]
     assert list(Actions.collect(items).slots()) == items
+
+
+@pytest.mark.parametrize("item", [(0, Kind.F, 0), Action(0, "F", 0), "0F0"])  # type: ignore[arg-type]
+def test_what_is_no_action_is_refused(item: Any) -> None:
+    with pytest.raises(InputError, match="is no action; one reads Action"):
+        Actions.collect([item])
 
 
 def test_no_actions_are_actions_too() -> None:

@@ -10,7 +10,7 @@ from torch import nn
 
 from tests.runtime.models import WIDTH, squared
 from weft.errors import InputError
-from weft.runtime import Pipeline
+from weft.runtime import Pipeline, Reference
 from weft.schedules import one_f_one_b
 
 PROGRAM = one_f_one_b(devices=2, microbatches=2)
@@ -22,8 +22,9 @@ def line() -> nn.Module:
 
 def refused(reason: str, **given: Any) -> None:
     usual: dict[str, Any] = {"stages": [line(), line()], "program": PROGRAM, "loss": squared}
-    with pytest.raises(InputError, match=reason):
-        Pipeline(**usual | given)
+    for kind in (Pipeline, Reference):
+        with pytest.raises(InputError, match=reason):
+            kind(**usual | given)
 
 
 @pytest.mark.parametrize("program", ["1f1b", one_f_one_b])
@@ -37,7 +38,8 @@ def test_what_is_no_program_at_all() -> None:
 
 def test_a_model_that_is_not_cut() -> None:
     refused(r"Linear is one module: cut it with weft.split\(model, stages=2", stages=line())
-    refused(r"3 modules for the 2 stages of 1f1b; weft.split", stages=[line()] * 3)
+    with pytest.raises(InputError, match=r"3 modules for the 2 stages of 1f1b; weft.split"):
+        Pipeline([line()] * 3, PROGRAM, loss=squared)
 
 
 def test_a_slice_for_each_stage_may_be_a_sequential() -> None:

@@ -227,3 +227,46 @@ def test_memory_is_relieved_live(page: Page) -> None:
     )
     page.until("weft.timelines[0].name === '1f1b --recompute all'")
     assert page.run("weft.timelines[0].makespan") == 44
+
+
+def type_number(page: Page, label: str, value: str) -> None:
+    """Into the field beside a slider, and leave it."""
+    page.run(
+        f"""(() => {{
+          const number = document.querySelector('[aria-label="{label}, as a number"]');
+          number.value = {json.dumps(value)};
+          for (const kind of ["input", "change"]) number.dispatchEvent(new Event(kind));
+        }})()"""
+    )
+
+
+def test_a_number_may_lie_between_the_steps_of_its_slider(page: Page) -> None:
+    type_number(page, "Forward", "0.333")
+    page.until(
+        "weft.asked.forward === 0.333 && Math.abs(weft.timelines[0].makespan - 25.663) < 1e-9"
+    )
+
+
+@pytest.mark.parametrize("value", ["0", "2.5", ""])
+def test_a_number_that_cannot_be_is_marked(page: Page, value: str) -> None:
+    type_number(page, "Devices", value)
+    assert page.run("document.querySelectorAll('input:invalid').length") == 1
+    assert page.run("weft.asked.devices") == 4
+    type_number(page, "Devices", "6")
+    page.until("weft.timelines[0].devices === 6")
+    assert page.run("document.querySelectorAll('input:invalid').length") == 0
+
+
+@pytest.mark.parametrize(("text", "reason"), [("", "it is empty"), ("[]", "line 1: a program")])
+def test_a_bad_file_is_named_once(page: Page, text: str, reason: str) -> None:
+    drop(page, "mine.txt", text)
+    assert reason in words(page, "#message")
+    assert words(page, "#message").count("mine.txt") == 1
+
+
+def test_a_long_name_of_a_file_stays_on_the_page(browser: Browser, live: Server) -> None:
+    page = browser.page(width=400)
+    page.open(live.address)
+    drop(page, f"{'x' * 200}.txt", to_text(one_f_one_b(devices=2, microbatches=2)))
+    page.until("weft.timelines.length === 2")
+    assert page.run("document.documentElement.scrollWidth") == 400

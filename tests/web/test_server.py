@@ -336,7 +336,7 @@ BROKEN = to_text(PROGRAM).replace("0F1 ", "")
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("", "a name and a text"),
+        ("", "x.json: it is empty"),
         ("{", "x.json"),
         ('{"format": "weft.cost"}', "x.json"),
         ("import os; os.abort()", "x.json"),

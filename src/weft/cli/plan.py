@@ -125,8 +125,9 @@ def command(
     as will do, offload. Copies share the optimizer's state unless it is faster if they do not.
     Asynchronous schedules change what is learned, and are not tried.
 
-    The answer is the same on every machine: the effort is counted in simulated actions. Ctrl-C
-    prints what was found so far, with exit status 130.
+    Ranked by time; plans within 0.5% of each other count as equally fast, and of these the one
+    comes first that bears wrong times best. The answer is the same on every machine: the effort is
+    counted in simulated actions. Ctrl-C prints what was found so far, with exit status 130.
 
     With --frontier, time against memory on the division of the best plan, or on the one that
     --tensor, --pipeline and --microbatch-size leave: every schedule a point, synthesised orders a

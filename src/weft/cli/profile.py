@@ -42,6 +42,7 @@ SIZES = ("weights", "gradients", "optimizer", "saved", "inputs")
 @click.command("profile", cls=Sectioned, sections=SECTIONS)
 @job_options
 @click.option(
+    "-o",
     "--out",
     type=click.Path(path_type=Path),
     metavar="FILE",

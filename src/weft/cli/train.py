@@ -52,6 +52,7 @@ MEBIBYTE = 2**20
     help="Predict with what `weft profile` measured.  [default: measure it briefly]",
 )
 @click.option(
+    "-o",
     "--out",
     type=click.Path(path_type=Path),
     metavar="FOLDER",

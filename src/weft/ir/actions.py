@@ -14,6 +14,7 @@ from typing import NamedTuple, TypeAlias, overload
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from weft.errors import InputError
 from weft.ir.kinds import Kind
 
 Column: TypeAlias = NDArray[np.int32]
@@ -179,7 +180,10 @@ _DEFAULTS: dict[str, ArrayLike] = {
 }
 
 
-def _packed(action: Action) -> list[int]:
+def _packed(action: object) -> list[int]:
+    if not (isinstance(action, Action) and isinstance(action.kind, Kind)):
+        form = "one reads Action(2, Kind.F, 13): stage, kind, microbatch"
+        raise InputError(f"{action!r} is no action; {form}")
     return [-1 if value is None else value for value in action]
 
 

@@ -24,9 +24,17 @@ from multiprocessing.process import BaseProcess
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import torch.distributed as dist
+from torch._C._distributed_c10d import Store
 from torch.distributed.rendezvous import rendezvous
 
-from weft.errors import InputError, WeftError
+from weft.errors import InputError, RankError, WeftError
+from weft.runtime.ranks.interfaces import (
+    GLOO,
+    interface_of_gloo,
+    interface_with,
+    is_loopback,
+    own_ip,
+)
 from weft.train.signals import EndRequest, clearing_up
 from weft.train.starts import fresh
 
@@ -86,12 +94,33 @@ def given_ranks() -> Iterator[int | None]:
         yield None
         return
     store, rank, ranks = next(rendezvous("env://"))
+    _talk_as_reached(store)
     store = fresh(store, rank, ranks, PATIENCE)
-    dist.init_process_group("gloo", store=store, rank=rank, world_size=ranks, timeout=PATIENCE)
+    try:
+        dist.init_process_group("gloo", store=store, rank=rank, world_size=ranks, timeout=PATIENCE)
+    except RuntimeError as error:
+        raise _unconnected(rank, error) from error
     try:
         yield rank
     finally:
         dist.destroy_process_group()
+
+
+def _talk_as_reached(store: Store) -> None:
+    """Let gloo talk where others reach this host; by itself it follows the host's own name."""
+    ip = own_ip(store)
+    interface = None if is_loopback(ip) else interface_with(ip)
+    if interface is not None and not interface_of_gloo():
+        os.putenv(GLOO, interface)
+
+
+def _unconnected(rank: int, error: RuntimeError) -> RankError:
+    """Why gloo cannot connect a rank, in its first words, and what may help."""
+    reason = str(error).partition("\n")[0]
+    return RankError(
+        f"rank {rank} cannot be connected to the others: {reason}. Where hosts have several"
+        f" networks, {GLOO} names the interface to use"
+    )
 
 
 # in this process
@@ -197,4 +226,4 @@ def _stay_on_this_machine() -> None:
     names = {name for _, name in socket.if_nameindex()}
     for loopback in ("lo", "lo0"):
         if loopback in names:
-            os.putenv("GLOO_SOCKET_IFNAME", loopback)
+            os.putenv(GLOO, loopback)

@@ -32,6 +32,7 @@ Answer: TypeAlias = dict[str, object]
 
 MOST_TIMELINES = 6
 MOST_BUDGETS = 100
+MOST_OF_NAME = 80  # letters of a file's name that errors repeat
 
 
 def catalogue() -> Answer:
@@ -123,9 +124,9 @@ def opened(asked: Mapping[str, object]) -> Answer:
     cluster has no timeline: it is described, for the page to ask with.
     """
     name, text = asked.get("name"), asked.get("text")
-    if not isinstance(name, str) or not isinstance(text, str) or not text.strip():
+    if not isinstance(name, str) or not isinstance(text, str):
         raise InputError("a file has a name and a text")
-    found, settled, title = read_file(text, name[:80]), None, ""
+    found, settled, title = read_file(text, name[:MOST_OF_NAME]), None, ""
     match found:
         case Program():
             found, settled = _timed(found, asked.get("costs", {}))

@@ -61,7 +61,7 @@ def _figures(timeline: Timeline, step: Step) -> list[Figure]:
                "time that devices wait for messages on their way, all together"),
         Figure("messages", timeline.program.messages * share, "count",
                "values from device to device"),
-        Figure("sent", _sent(timeline) * share, "memory", "size of all messages together"),
+        *_sent(timeline, share),
         Figure("stale", max(staleness(timeline.program)), "count",
                "most updates missing in the weights that are used; 0: gradients are exact"),
     ]  # fmt: skip
@@ -90,11 +90,14 @@ def _most(values: list[float]) -> float:
     return max(values, default=0.0)
 
 
-def _sent(timeline: Timeline) -> float:
-    """Of sends where the program lists them, else of all values that cross."""
+def _sent(timeline: Timeline, share: float) -> list[Figure]:
+    """Of sends where the program lists them, else of all values that cross; not without sizes."""
     program, actions = timeline.program, timeline.program.actions
+    sizes = np.array([*timeline.cost.network.sizes(len(program.graph.edges)), 0.0])
+    if not sizes.any():
+        return []
     sends = np.flatnonzero(np.isin(actions.kind, (Kind.SEND_ACTIVATION, Kind.SEND_GRADIENT)))
     crossing = program.dependencies.edge[program.crossing]
     edges = actions.edge[sends].astype(np.int64) if len(sends) else crossing
-    sizes = np.array([*timeline.cost.network.sizes(len(program.graph.edges)), 0.0])
-    return float(sizes[edges].sum())
+    size = float(sizes[edges].sum()) * share
+    return [Figure("sent", size, "memory", "size of all messages together")]

@@ -20,6 +20,8 @@ Dropped: TypeAlias = Program | Timeline | Plan | Description
 
 def read_file(text: str, source: str) -> Dropped:
     """A program, a timeline, a plan, or what describes a model, a device or a cluster."""
+    if not text.strip():
+        raise InputError(f"{source}: it is empty")
     start = text.lstrip()[0]
     if start == "{":
         return _document(text, source)

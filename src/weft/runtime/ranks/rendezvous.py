@@ -20,8 +20,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from torch._C._distributed_c10d import PrefixStore, Store
-
 from weft.errors import RankError
 from weft.runtime.ranks.addresses import Address, Addresses
 from weft.runtime.ranks.blame import devices_of, failure_of
@@ -35,6 +33,7 @@ from weft.runtime.ranks.door import (
     listening_far,
     listening_near,
 )
+from weft.runtime.ranks.interfaces import is_loopback, own_ip
 from weft.runtime.ranks.keys import Key
 from weft.runtime.ranks.links import SLICE
 from weft.runtime.ranks.members import Members
@@ -44,7 +43,6 @@ from weft.runtime.ranks.records import Record, framed
 from weft.runtime.ranks.tree import tree_of
 
 TO_MAKE = "to make the pipeline"
-LOOPBACK = "127.0.0.1"
 RECORDS, FILES = 0, 1  # purposes: what a connection carries
 GLANCE = 0.5  # seconds between two looks at who still listens
 OFTEN = 64  # ranks that may all ask the store as often as there are pauses
@@ -70,7 +68,7 @@ def meet(
     Messages and open files go between neighbours; records from each rank to every other.
     """
     addresses = Addresses(members, deadline)
-    with listening_near() as near, listening_far(_own_ip(addresses.store)) as far:
+    with listening_near() as near, listening_far(own_ip(addresses.store)) as far:
         meeting = _Meeting(addresses, near, far, neighbours)
         try:
             return meeting.held()
@@ -247,7 +245,11 @@ class _Meeting:
         return f"{devices_of(dead)} died" if dead else None
 
     def _is_silent(self, other: int) -> bool:
-        return is_closed(self._addresses.known[other].place(is_near=self._is_near(other)))
+        """Whether nobody listens where it said; of another host's loopback that is not known."""
+        address = self._addresses.known[other]
+        if address.host != self._mine.host and is_loopback(address.ip):
+            return False
+        return is_closed(address.place(is_near=self._is_near(other)))
 
     def _reasoned(self, error: RankError) -> RankError:
         """The same error, or why another rank has given up before it closed its connections."""
@@ -279,17 +281,3 @@ def _space(kind: str) -> int:
     """The number of one of Linux's namespaces that this process is in."""
     space = Path("/proc/self/ns", kind)
     return space.stat().st_ino if space.exists() else 0
-
-
-def _own_ip(store: Store) -> str:
-    """The address by which this host reaches the one of the store."""
-    inner = store
-    while isinstance(inner, PrefixStore):
-        inner = inner.underlying_store
-    host = getattr(inner, "host", LOOPBACK)
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        try:
-            probe.connect((host, 9))
-        except OSError:
-            return LOOPBACK
-        return str(probe.getsockname()[0])

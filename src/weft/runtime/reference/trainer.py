@@ -31,6 +31,7 @@ from weft.ir.program import Program
 from weft.runtime.batch import Data, cut
 from weft.runtime.compression import AskedCompression, compression_of
 from weft.runtime.device.place import place_of, real
+from weft.runtime.given import check_given
 from weft.runtime.initial.blueprint import Blueprint, GivenStages
 from weft.runtime.initial.building import Builder
 from weft.runtime.initial.checkpoint import Initial
@@ -96,6 +97,8 @@ class Reference:
         nonfinite: Nonfinite = "stop",
         whole_batch: bool = False,
     ) -> None:
+        if not isinstance(program, Method):
+            check_given(stages, program, loss, optimizer=optimizer, scheduler=scheduler)
         blueprint = Blueprint.of(stages, initial)
         method = _method(program, blueprint.stages, is_whole_batch=whole_batch)
         _check(method, staleness, has_optimizer=optimizer is not None)

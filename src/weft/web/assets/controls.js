@@ -7,7 +7,7 @@ import { chosenBy, costFields, costsAsked, lengthFields } from "weft/costs.js";
 import { timelineOf } from "weft/data.js";
 import { el, focusWithin } from "weft/dom.js";
 import { openFile } from "weft/drop.js";
-import { choice, slider } from "weft/fields.js";
+import { choice, counter } from "weft/fields.js";
 import { post } from "weft/live.js";
 import { memoryFields } from "weft/memoryfields.js";
 import { shortageBox } from "weft/shortage.js";
@@ -74,7 +74,7 @@ class Controls {
       this.shortages,
       el("h3", {}, "Shape"),
       ...Object.entries(this.sizes()).map(([name, { words, ...range }]) =>
-        slider(words, range, this.state[name], (value) => this.set({ [name]: value }))),
+        counter(words, range, this.state[name], (value) => this.set({ [name]: value }))),
       el("h3", {}, "Costs"),
       ...costFields(this.state, this.app.live, changes),
       el("details", { open: isUneven }, el("summary", {}, "Uneven stages"), this.lengths),
@@ -117,7 +117,7 @@ class Controls {
     const { select, texts } = memoryFields(this.reliefs(), one, choose);
     const children = [el("div", { class: "field" }, ...fields, select), ...texts];
     if (known?.loops) {
-      children.push(slider("Stages per device", { least: 1, most: 8, step: 1 }, one.stages_per_device, (value) => {
+      children.push(counter("Stages per device", { least: 1, most: 8, step: 1 }, one.stages_per_device, (value) => {
         one.stages_per_device = value;
         this.set({ chosen: this.state.chosen });
       }));

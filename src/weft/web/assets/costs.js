@@ -1,7 +1,7 @@
 // Costs that a reader chooses: of a device's share in units, or of a model on devices.
 
 import { el } from "weft/dom.js";
-import { choice, filePicker, labelled, slider, toggle } from "weft/fields.js";
+import { choice, counter, filePicker, labelled, slider, toggle } from "weft/fields.js";
 
 export const USUAL_COSTS = {
   costs: "units", forward: 1, input_grad: 1, weight_grad: 1,
@@ -76,16 +76,16 @@ function modelFields(state, { models, devices }, set, open) {
   return [
     labelled("Model", choice("Model", named(models, state.own_models), state.model, set("model"))),
     filePicker("Own model: a config.json …", open),
-    slider("Sequences of a microbatch, 0: the model's", { most: 16, step: 1 }, state.microbatch_size, set("microbatch_size")),
-    slider("Tokens of a sequence, 0: the model's", { most: 32768, step: 512 }, state.sequence, set("sequence")),
+    counter("Sequences of a microbatch, 0: the model's", { most: 16, step: 1 }, state.microbatch_size, set("microbatch_size")),
+    counter("Tokens of a sequence, 0: the model's", { most: 32768, step: 512 }, state.sequence, set("sequence")),
     toggle("Layers of the stages", ["as many on each", "by the time they take"], state.is_balanced, set("is_balanced")),
     el("h3", {}, "Cluster"),
     labelled("Device", choice("Device", named(devices, state.own_devices), state.device, set("device"))),
     filePicker("Own device or cluster file …", open),
-    slider("Devices of the cluster, 0: as many as it takes", { most: 1024, step: 1 }, state.cluster, set("cluster")),
-    slider("Devices that share every layer (tensor parallel)", { least: 1, most: 8, step: 1 }, state.tensor_parallel, set("tensor_parallel")),
-    slider("Devices that share a stage's experts", { least: 1, most: 64, step: 1 }, state.expert_parallel, set("expert_parallel")),
-    slider("Copies (data parallel), 0: as many as the cluster holds", { most: 64, step: 1 }, state.data_parallel, set("data_parallel")),
+    counter("Devices of the cluster, 0: as many as it takes", { most: 1024, step: 1 }, state.cluster, set("cluster")),
+    counter("Devices that share every layer (tensor parallel)", { least: 1, most: 8, step: 1 }, state.tensor_parallel, set("tensor_parallel")),
+    counter("Devices that share a stage's experts", { least: 1, most: 64, step: 1 }, state.expert_parallel, set("expert_parallel")),
+    counter("Copies (data parallel), 0: as many as the cluster holds", { most: 64, step: 1 }, state.data_parallel, set("data_parallel")),
     toggle("A step ends", ["with its last backward", "with sums and the update"], state.ends_with_update, set("ends_with_update")),
     el("p", { class: "note" }, "With copies, a step always ends with the sums of their gradients and the update."),
   ];

@@ -5,6 +5,7 @@ import { timelineOf } from "weft/data.js";
 import { WORDS_OF_PLAIN, viewOf } from "weft/foreign.js";
 
 const MOST = 64 << 20; // bytes
+const MOST_OF_NAME = 80; // letters, as the server repeats it
 const COLUMNS = ["stage", "kind", "microbatch", "span", "version", "pipe", "edge", "segment"];
 
 export function watchDrops(app) {
@@ -28,9 +29,12 @@ export async function openFile(app, file) {
       : add(app, views ? views.map((view) => timelineOf(view, app.words)) : [plainOf(app, text, file.name)]);
     notify(`Added ${titles.join(", ")}.`);
   } catch (error) {
-    notify(`${file.name}: ${error.message}`, true);
+    notify(naming(file.name, error.message), true);
   }
 }
+
+/** The server names a file itself where it says what is wrong in it. */
+const naming = (name, words) => (words.startsWith(name.slice(0, MOST_OF_NAME)) ? words : `${name}: ${words}`);
 
 function add(app, added) {
   app.adopt([...app.timelines, ...added]);

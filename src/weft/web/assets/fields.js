@@ -1,21 +1,27 @@
-// Fields of a form: a slider with its number, a choice, a text, a file.
+// Fields of a form: a slider with its number, of any or of whole numbers, a choice, a text, a file.
 
 import { el } from "weft/dom.js";
 
-/** A slider and a number that say the same; the number may go beyond the slider. */
-export function slider(words, { least = 0, most, step }, value, change) {
+/** A slider and a number that say the same; the number may go beyond the slider, and between its steps. */
+export const slider = (words, range, value, change) => ranged(words, range, "any", value, change);
+
+/** The same of whole numbers. */
+export const counter = (words, range, value, change) => ranged(words, range, 1, value, change);
+
+function ranged(words, { least = 0, most, step }, grain, value, change) {
   const range = el("input", { type: "range", min: least, max: most, step, "aria-label": words });
-  const number = el("input", { type: "number", min: least, step, "aria-label": `${words}, as a number` });
+  const number = el("input", { type: "number", min: least, step: grain, required: true, "aria-label": `${words}, as a number` });
   range.value = number.value = value;
   range.addEventListener("input", () => {
     number.value = range.value;
     change(Number(range.value));
   });
   number.addEventListener("input", () => {
-    if (number.value === "" || !number.checkValidity()) return;
+    if (!number.checkValidity()) return;
     range.value = number.value;
     change(Number(number.value));
   });
+  number.addEventListener("change", () => number.reportValidity());
   return el("div", { class: "field" }, el("label", {}, words), range, number);
 }
 

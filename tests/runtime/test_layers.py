@@ -196,7 +196,7 @@ def train_what_changes_its_buffers() -> list[str]:
 
 
 def test_segments_change_their_buffers_in_the_order_of_microbatches() -> None:
-    """Each has buffers of its own: in which order segments run beside each other changes nothing."""
+    """Each has buffers of its own, whatever runs beside it."""
     assert train_what_changes_its_buffers() == []
     assert run_ranks(2, train_what_changes_its_buffers) == [[], []]
 

@@ -13,11 +13,12 @@ from torch.distributed.checkpoint.state_dict_loader import load as torch_load
 
 from tests.runtime.models import adam, squared
 from tests.runtime.ranks import run
+from tests.runtime.test_emulated import undropped
 from tests.runtime.test_expert_ranks import Place, batch_of, blocks_of
 from weft.errors import SaveError
 from weft.lower import replicated
 from weft.runtime import Pipeline, Reference
-from weft.runtime.experts import Emulated, ExpertRanks
+from weft.runtime.experts import ALONE, Emulated, ExpertGroup, ExpertRanks
 from weft.runtime.experts.apart import apart_of, hold_apart
 from weft.runtime.weights.options import NamedParameters
 from weft.schedules import one_f_one_b
@@ -39,11 +40,16 @@ OPTIONS: dict[str, dict[str, Any]] = {
 }
 
 
-def trained(pipeline: Pipeline, place: Place, steps: range) -> list[float]:
-    """The losses of these steps, on the share of this replica."""
+def share_of(place: Place, step: int) -> tuple[Tensor, Tensor]:
+    """The share of this replica."""
     rows = slice(place.replica * ROWS, (place.replica + 1) * ROWS)
-    given = ((data[rows] for data in batch_of(step, 2 * ROWS)) for step in steps)
-    return [float(pipeline.step(*share).loss) for share in given]
+    batch, target = batch_of(step, 2 * ROWS)
+    return batch[rows], target[rows]
+
+
+def trained(pipeline: Pipeline, place: Place, steps: range) -> list[float]:
+    """The losses of these steps."""
+    return [float(pipeline.step(*share_of(place, step)).loss) for step in steps]
 
 
 def resumed_as(name: str, place: Place, folder: Path) -> list[str]:
@@ -92,6 +98,69 @@ def test_rows_of_experts_are_saved_and_found_whole(tmp_path: Path) -> None:
         assert any(parts > 1 for *_, parts in rows)
         for key, weight, part, parts in rows:
             assert torch.equal(whole[key].chunk(parts)[part], weight)
+
+
+# gradients that wait for an update
+
+LAYOUTS = {"experts apart": {"ep": 2, "pp": 1}, "replicas": {"dp": 2, "ep": 1, "pp": 1}}
+
+
+def still(group: ExpertGroup) -> list[nn.Module]:
+    """Layers that draw nothing, so that a microbatch may be on any replica."""
+    return undropped(blocks_of(1, group))
+
+
+def doubled(given: tuple[Tensor, Tensor]) -> list[Tensor]:
+    return [one.double() for one in given]
+
+
+def descent(named: NamedParameters) -> torch.optim.Optimizer:
+    return torch.optim.SGD([weight for _, weight in named], lr=0.1)
+
+
+def pipeline_at(place: Place) -> Pipeline:
+    program = one_f_one_b(devices=1, microbatches=2)
+    return Pipeline(
+        still(place.group), program, mesh=place.mesh, loss=squared, optimizer=descent, deadline=30.0
+    )
+
+
+def piled_up(layout: str, folder: Path) -> None:
+    """In each of two ranks: save after a step without an update."""
+    place = Place.of(LAYOUTS[layout])
+    with pipeline_at(place) as pipeline:
+        pipeline.step(*doubled(share_of(place, 0)), update=False)
+        pipeline.save(folder)
+
+
+def added(layout: str, folder: Path) -> list[str]:
+    """In each of two ranks: what differs from plain torch after the step with the update."""
+    place, (whole,) = Place.of(LAYOUTS[layout]), still(ALONE)
+    for step in range(2):
+        batch, target = doubled(batch_of(step, 2 * ROWS))
+        torch.autograd.backward(squared(whole(batch), target))
+    descent([*whole.named_parameters()]).step()
+    with pipeline_at(place) as pipeline:
+        pipeline.load(folder)
+        pipeline.step(*doubled(share_of(place, 1)))
+        (module,) = pipeline.modules.values()
+        found = []
+        for name, weight in module.named_parameters():
+            part, parts = apart_of(weight)
+            wanted = whole.get_parameter(name).chunk(parts)[part]
+            if not torch.allclose(weight, wanted, rtol=1e-5, atol=1e-6):
+                found.append(name)
+        return found
+
+
+@pytest.mark.parametrize("first", LAYOUTS)
+@pytest.mark.parametrize("second", LAYOUTS)
+def test_gradients_that_wait_find_their_rows(first: str, second: str, tmp_path: Path) -> None:
+    run(2, piled_up, first, tmp_path / "save")
+    assert run(2, added, second, tmp_path / "save") == [[], []]
+
+
+# what is not of the shape of a weight
 
 
 class Numbered(nn.Module):

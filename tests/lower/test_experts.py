@@ -15,7 +15,7 @@ from weft.ir.actions import Action, Actions
 from weft.ir.kinds import Direction, Kind, Layer, Part, Stream
 from weft.ir.lanes import Channel, Lane
 from weft.ir.program import Program
-from weft.lower import executable, experts, recompute, recompute_early, wires
+from weft.lower import executable, experts, recompute, recompute_early, split, wires
 from weft.notation import from_json, from_text, to_json, to_text
 from weft.schedules import dualpipe, dualpipev, kimi_k2, one_f_one_b, pipedream
 from weft.simulate import simulate
@@ -200,3 +200,21 @@ def test_layers_fit_the_stages() -> None:
     with pytest.raises(InputError, match="at least 1 layer, at most 1024, not 0"):
         experts(K2, layers=[1] * 7 + [[]])
     assert experts(K2, layers=[2] * 8) == experts(K2, layers=2)
+
+
+@pytest.mark.parametrize("again", [recompute, recompute_early])
+def test_what_is_cut_into_segments_is_recomputed_no_more(
+    again: Callable[..., Program],
+) -> None:
+    cut = experts(one_f_one_b(devices=2, microbatches=4), layers=[[X], [PLAIN]])
+    with pytest.raises(InputError, match=r"recompute first, .* experts\(recompute\(program\)\)"):
+        again(cut)
+    assert verify(again(cut, stages=[1])).is_valid  # which runs in one
+
+
+def test_what_is_cut_into_segments_is_not_split_in_part() -> None:
+    program = dualpipe(devices=2, microbatches=4)  # has B, and I and W besides
+    with pytest.raises(InputError, match=r"split first, .* experts\(split\(program\)\)"):
+        split(experts(program))
+    assert verify(experts(split(program))).is_valid
+    assert verify(split(experts(one_f_one_b(devices=2, microbatches=4)))).is_valid

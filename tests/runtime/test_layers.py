@@ -172,6 +172,35 @@ def test_segments_on_two_streams_are_exact() -> None:
     assert run_ranks(2, train_in_two_ranks) == [[], []]
 
 
+class Counting(nn.Linear):
+    """Keeps a mean of what it has seen, as routers do that even out their load."""
+
+    def __init__(self) -> None:
+        super().__init__(WIDTH, WIDTH)
+        self.register_buffer("mean", torch.zeros(WIDTH))
+        self.mean: Tensor
+
+    def forward(self, value: Tensor) -> Tensor:
+        with torch.no_grad():
+            self.mean += 0.1 * (value.mean(0) - self.mean)
+        return super().forward(value - self.mean)
+
+
+def train_what_changes_its_buffers() -> list[str]:
+    torch.manual_seed(0)
+    parts = (Counting, nn.Identity, Counting, nn.Identity)
+    program = experts(programs()["kimi-k2"])
+    stages = [nn.Sequential(*(make() for make in parts)) for _ in range(program.stages)]
+    data = [(torch.randn(8, WIDTH), torch.randn(8, WIDTH)) for _ in range(2)]
+    return differences(stages, program, data, optimizer=adamw)
+
+
+def test_segments_change_their_buffers_in_the_order_of_microbatches() -> None:
+    """Each has buffers of its own, whatever runs beside it."""
+    assert train_what_changes_its_buffers() == []
+    assert run_ranks(2, train_what_changes_its_buffers) == [[], []]
+
+
 # refusals
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from tests.runtime.models import WIDTH
+from tests.runtime.models import WIDTH, KnownSegments
 from tests.runtime.ranks import run
 from tests.runtime.test_offloading import Trained, program_of, slowly
 from weft.errors import InputError
@@ -118,6 +118,14 @@ def test_what_cannot_be_cut_leaves_whole() -> None:
     cut = experts(flat, layers=[[Layer.PLAIN] * 4] * 2)
     for program in (repeating, recompute(flat), cut):
         assert cut_for_offload(program, stages) is program
+
+
+def test_a_layer_that_shows_its_segments_leaves_whole_beside_others_that_are_cut() -> None:
+    flat = one_f_one_b(devices=2, microbatches=4)
+    for alone in (KnownSegments([[0.0] * 4]), nn.Sequential(KnownSegments([[0.0] * 4]))):
+        case = Trained(flat, [sequence(4), alone])
+        assert case.differences("all") == []
+        assert pieces_in(case.program) == {2, 6, 10, 14}
 
 
 class Laid(nn.Module):

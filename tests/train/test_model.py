@@ -93,3 +93,11 @@ def test_the_command_takes_a_config_and_a_preset(tmp_path: Path) -> None:
     result = weft(*words, "--model", "lama")
     assert "lama" in result.stderr
     assert result.exit_code == 2
+
+
+def test_a_named_model_has_its_own_layers(tmp_path: Path) -> None:
+    asked = ["--schedule", "kimi-k2", "-d", "2", "-n", "4", "-k", "9", "--out", str(tmp_path)]
+    said = weft("train", "--model", "moe-small", *asked).output
+    assert "8 layers of moe-small and head make 10 stages at most, and kimi-k2 has 18" in said
+    assert "use fewer, by -d and -k" in said
+    assert "use --layers 16" in weft("train", *asked).output

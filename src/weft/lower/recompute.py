@@ -12,6 +12,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from dataclasses import replace
 
+import numpy as np
+
 from weft.errors import InputError
 from weft.ir.actions import Action, Actions, Pair
 from weft.ir.kinds import Kind, Stream
@@ -39,6 +41,11 @@ def _with_recomputation(
         raise InputError(f"{program.name} has stages 0 to {program.stages - 1}")
     if (program.actions.kind == Kind.R).any():
         raise InputError(f"{program.name} is recomputed already")
+    if chosen & _in_segments(program):
+        raise InputError(
+            f"{program.name} has stages that are cut into segments, and a stage is recomputed as a"
+            f" whole: recompute first, and cut what that gives, as in experts(recompute(program))"
+        )
     lanes: dict[Lane, Content] = {}
     lengths: list[tuple[int, int]] = []  # of prologue and body
     for index, (lane, actions) in enumerate(program.contents().items()):
@@ -53,6 +60,14 @@ def _with_recomputation(
         return program.with_lanes(lanes)
     prologue, body = zip(*lengths, strict=True)
     return program.with_lanes(lanes, period=replace(program.period, prologue=prologue, body=body))
+
+
+def _in_segments(program: Program) -> set[int]:
+    """The stages that run in several segments."""
+    actions = program.actions
+    parts = np.stack([actions.stage, actions.segment], 1)[actions.segment >= 0]
+    stages, counts = np.unique(np.unique(parts, axis=0)[:, 0], return_counts=True)
+    return {*stages[counts > 1].tolist()}
 
 
 def _sections(program: Program, lane: int, actions: Actions) -> list[Actions]:

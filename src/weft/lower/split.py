@@ -33,6 +33,13 @@ def split_late(program: Program, *, late: Sequence[int]) -> Program:
     if program.period is not None and any(late):
         raise InputError(f"{program.name} repeats; a late W would leave its repetition")
     actions = program.actions
+    is_cut = actions.segment >= 0
+    if (is_cut & (actions.kind == Kind.B)).any() and (~is_cut & (actions.kind == Kind.W)).any():
+        raise InputError(
+            f"{program.name} is split in part, and cut into segments, of which its own weight"
+            f" gradients know nothing: split first, and cut what that gives, as in"
+            f" experts(split(program))"
+        )
     learns = np.array([s.backward is Backward.FULL for s in program.graph.stages])
     whole = np.flatnonzero((actions.kind == Kind.B) & learns[actions.stage])
     inputs = actions.replace(kind=np.where(actions.kind == Kind.B, Kind.I, actions.kind))

@@ -57,11 +57,21 @@ def _cut(settings: Settings, model: nn.Module) -> Stages:
         return split(model, stages=settings.program.stages)
     stages, most = settings.program.stages, settings.layers + 2
     if stages > most:
-        raise InputError(
-            f"embedding, --layers {settings.layers} and head make {most} stages at most, and"
-            f" {settings.program.name} has {stages}; use --layers {stages - 2}"
-        )
+        raise InputError(_too_many(settings, most))
     return split(model, stages=stages, layers=layers_of(settings.layers, stages))
+
+
+def _too_many(settings: Settings, most: int) -> str:
+    """Of stages, for the layers of a model: who has named a model has not chosen its layers."""
+    program, layers = settings.program, settings.layers
+    if settings.model is None:
+        made, remedy = f"--layers {layers}", f"use --layers {program.stages - 2}"
+    else:
+        made, remedy = f"{layers} layers of {settings.model}", "use fewer, by -d and -k"
+    return (
+        f"embedding, {made} and head make {most} stages at most, and {program.name} has"
+        f" {program.stages}; {remedy}"
+    )
 
 
 def _gpt(settings: Settings) -> nn.Sequential:

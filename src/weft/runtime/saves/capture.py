@@ -22,6 +22,7 @@ from weft.runtime.saves.parts import NamesOf, OptimizedParts
 from weft.runtime.saves.regions import Held, region_of
 from weft.runtime.saves.tensors import ChunkName
 from weft.runtime.task import Task
+from weft.runtime.weights.apart import ExpertCopies
 from weft.runtime.weights.groups import ParameterGroup
 from weft.runtime.weights.versions import Stash
 
@@ -44,7 +45,8 @@ class Capture:
                     self._add_versions_of(group, names_of)
                     self._add_optimizer(group, names_of)
             if is_piled:
-                self._add(dict(piled_gradients(module, pipe, stage)))
+                copies = ExpertCopies(program)
+                self._add(dict(piled_gradients(module, pipe, stage, copies)))
 
     def keep(self, writers: Mapping[ChunkName, int], process: int) -> None:
         """Leave to others what they write."""

@@ -1,14 +1,15 @@
 """Gradients that have piled up: those of steps with update=False, which the next update adds.
 
-    as many copies of each stage as in the save    each has its own again, bit for bit
-    more, or fewer                                 the first has the sum of all, the others none
+    as many copies of a weight as in the save    each has its own again, bit for bit
+    more, or fewer                               the first has the sum of all, the others none
 
-They are added up in the next update anyway, so that only rounding differs.
+Of weights that expert ranks hold apart, the ranks of a group have one copy together. All copies are
+added up in the next update anyway, so that only rounding differs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import reduce
 
 import torch
@@ -17,13 +18,16 @@ from torch import Tensor, nn
 from weft.errors import InputError, SaveError
 from weft.runtime.device.shards import is_sharded
 from weft.runtime.initial.blueprint import joined
-from weft.runtime.saves.manifest import GRADIENTS, Manifest
+from weft.runtime.saves.manifest import GRADIENTS, MODEL, Manifest
 from weft.runtime.saves.regions import Held, ReadTensor, Wanted, region_of
 from weft.runtime.stage.calling import names_of
+from weft.runtime.weights.apart import ExpertCopies
 from weft.runtime.weights.policy import Policy
 
 
-def piled_gradients(module: nn.Module, pipe: int, stage: int) -> Iterator[tuple[str, Held]]:
+def piled_gradients(
+    module: nn.Module, pipe: int, stage: int, copies: ExpertCopies
+) -> Iterator[tuple[str, Held]]:
     """What has piled up in a copy of a stage, by key."""
     prefix = names_of(module, stage)
     for name, weight in module.named_parameters():
@@ -36,15 +40,16 @@ def piled_gradients(module: nn.Module, pipe: int, stage: int) -> Iterator[tuple[
                 f" (update=False) and is distributed over ranks or sparse, which no save has: save"
                 f" after an update"
             )
-        yield f"{GRADIENTS}.{pipe}.{joined(prefix, name)}", Held(grad, region_of(weight))
+        copy = copies.holders(pipe, weight).index(pipe)
+        yield f"{GRADIENTS}.{copy}.{joined(prefix, name)}", Held(grad, region_of(weight))
 
 
 class PiledGradients:
     """What a save has of gradients for the copies of stages in this process."""
 
-    def __init__(self, manifest: Manifest, policy: Policy, *, pipes: int) -> None:
-        self._run, self._tensors = manifest.run, manifest.part.tensors
-        self._policy, self._pipes = policy, pipes
+    def __init__(self, manifest: Manifest, policy: Policy, copies: ExpertCopies) -> None:
+        self._manifest, self._run = manifest, manifest.run
+        self._policy, self._copies = policy, copies
         self._found: list[tuple[nn.Parameter, list[Wanted]]] = []
         if self._run.piled and (self._run.scale is None) != (policy.scaling is None):
             raise SaveError(
@@ -59,16 +64,28 @@ class PiledGradients:
         for name, weight in module.named_parameters(remove_duplicate=False):
             names.setdefault(weight, []).append(joined(names_of(module, stage), name))
         for weight, every in names.items() if self._run.piled else ():
-            keys = [f"{GRADIENTS}.{one}.{name}" for one in self._taken(pipe) for name in every]
-            there: list[Wanted] = [(key, region_of(weight)) for key in keys if key in self._tensors]
-            if there:
-                self._found.append((weight, there))
+            there, region = self._manifest.part.tensors, region_of(weight)
+            taken = self._taken(pipe, weight, every)
+            keys = [f"{GRADIENTS}.{one}.{name}" for one in taken for name in every]
+            found: list[Wanted] = [
+                (key, region) for key in keys if key in there and there[key].has(region)
+            ]
+            if found:
+                self._found.append((weight, found))
 
-    def _taken(self, pipe: int) -> range:
+    def _taken(self, pipe: int, weight: nn.Parameter, names: Sequence[str]) -> range:
         """The copies of the save whose gradients one here has."""
-        if self._pipes == self._run.pipes:
-            return range(pipe, pipe + 1)
-        return range(self._run.pipes if pipe == 0 else 0)
+        saved, holders = self._saved_copies(names), self._copies.holders(pipe, weight)
+        copy = holders.index(pipe)
+        if len(holders) == saved:
+            return range(copy, copy + 1)
+        return range(saved if copy == 0 else 0)
+
+    def _saved_copies(self, names: Sequence[str]) -> int:
+        """How many copies of a weight there were: each part of it was on another pipe."""
+        key = self._manifest.key(MODEL, names)
+        parts = 1 if key is None else len(self._manifest.part.tensors[key].chunks)
+        return self._run.pipes // parts
 
     @property
     def wanted(self) -> list[Wanted]:

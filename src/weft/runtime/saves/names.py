@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 
 from torch import Tensor, nn
 
+from weft.runtime.experts.ranks import groups_in
 from weft.runtime.initial.blueprint import Blueprint, joined, saved_tensors
 from weft.runtime.saves.extra_state import EXTRA_STATE, with_extra_state
 from weft.runtime.stage.calling import names_of
@@ -59,7 +60,12 @@ def kept_by(module: nn.Module, stage: int) -> Iterator[tuple[End, Tensor]]:
 
 
 def unkept_by(module: nn.Module, stage: int) -> Iterator[tuple[End, Tensor]]:
-    """The buffers of a stage that no state_dict has."""
+    """The buffers of a stage that no state_dict has.
+
+    None of a stage that exchanges tokens: each rank has made its own, which no forward changes.
+    """
+    if any(group.size > 1 for group in groups_in(module)):
+        return
     kept = {id(tensor) for tensor in saved_tensors(module).values()}
     for name, buffer in module.named_buffers():
         if id(buffer) not in kept:

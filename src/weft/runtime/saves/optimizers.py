@@ -21,7 +21,7 @@ from weft.runtime.device.shards import is_sharded, like
 from weft.runtime.saves.manifest import OPTIMIZER, SavePart
 from weft.runtime.saves.packing import JSON, keys_in, pack, unpack
 from weft.runtime.saves.parts import NamesOf, OptimizedParts, WeightState
-from weft.runtime.saves.regions import Held, ReadTensor, Region, Sizes, Wanted
+from weft.runtime.saves.regions import Held, ReadTensor, Sizes, Wanted
 
 UNSAVED = ("params", "param_names")  # of a group: weights, which have names of their own
 BY_GROUP = {  # of a scheduler: an item for each group of its optimizer
@@ -88,13 +88,13 @@ class FoundWeight(NamedTuple):
     """A weight here, or a part of one, and what a save has for it.
 
     saved   of each optimizer that had it, or a part of it: they have the same options
-    region  which part of the weight is here
+    given   which part of the weight is here
     sizes   the shapes of all tensors of the save
     """
 
     saved: Sequence[SavedWeight]
     weight: nn.Parameter
-    region: Region
+    given: OptimizedParts
     sizes: Mapping[str, Sizes]
 
     @property
@@ -112,12 +112,11 @@ class FoundWeight(NamedTuple):
         return next((one.state for one in self.saved if one.state is not None), None)
 
     def _wanted(self, key: str) -> Wanted:
-        is_like = self.sizes.get(key) == self.region.whole
-        return key, self.region if is_like and not self.region.is_whole else None
+        return key, self.given.wanted(self.weight, self.sizes[key]) if key in self.sizes else None
 
     def _taken(self, key: str, read: ReadTensor) -> Tensor:
-        found = read(self._wanted(key)).clone()
-        is_like = self.sizes[key] == self.region.whole and is_sharded(self.weight)
+        found, whole = read(self._wanted(key)).clone(), self.given.regions[self.weight].whole
+        is_like = self.sizes[key] == whole and is_sharded(self.weight)
         return like(self.weight, found) if is_like else found
 
 
@@ -151,7 +150,7 @@ class SavedOptimizers:
         saved = next((self._weights[name] for name in names if name in self._weights), None)
         if saved is None:
             return None
-        return FoundWeight(saved, weight, given.regions[weight], self._sizes)
+        return FoundWeight(saved, weight, given, self._sizes)
 
 
 class ResumedOptimizer(NamedTuple):

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from weft.errors import InputError
 from weft.runtime.device.shards import is_sharded
-from weft.runtime.saves.regions import Held, Region, region_of
+from weft.runtime.saves.regions import Held, Region, Sizes, region_of
 from weft.runtime.weights.shards import Shard
 
 WeightState: TypeAlias = dict[Any, Any]  # what an optimizer keeps for a weight
@@ -42,16 +42,40 @@ class OptimizedParts(NamedTuple):
     def held(self, weight: nn.Parameter, key: str, value: Tensor) -> Held:
         """What of a tensor is here that an optimizer keeps for a weight."""
         region = self.regions[weight]
-        if is_sharded(weight) and not (_is_like(value, weight) or value.numel() == 1):
+        is_part = is_sharded(weight) or not region.is_whole
+        if is_part and not (_is_distributed_as(value, weight, region) or value.numel() == 1):
             raise InputError(
-                f"{key} is kept for a weight of which each rank has a shard, and is neither"
+                f"{key} is kept for a weight of which each rank has a part, and is neither"
                 f" distributed as that is nor a single number, so that it is not known which"
                 f" part of it is here; use another optimizer, or torch.distributed.checkpoint"
             )
-        if not is_sharded(value) and tuple(value.shape) == region.shape:
+        if is_sharded(value):
+            return Held.of(value)
+        if tuple(value.shape) == region.shape:
             return Held(value, region)
-        return Held.of(value)
+        has_rows = _has_rows(value.shape, weight, region.shape)
+        return Held(value, region.rows_of(value.shape[1:])) if has_rows else Held.of(value)
+
+    def wanted(self, weight: nn.Parameter, shape: Sizes) -> Region | None:
+        """The part of a tensor of a save, of this shape, that goes with what is here of a weight.
+
+        None for all of it.
+        """
+        region = self.regions[weight]
+        if region.is_whole:
+            return None
+        if shape == region.whole:
+            return region
+        has_rows = _has_rows(shape, weight, region.whole)
+        return region.rows_of(shape[1:]) if has_rows else None
 
 
-def _is_like(value: Tensor, weight: Tensor) -> bool:
-    return is_sharded(value) and value.shape == weight.shape
+def _is_distributed_as(value: Tensor, weight: Tensor, region: Region) -> bool:
+    if is_sharded(weight):
+        return is_sharded(value) and value.shape == weight.shape
+    return tuple(value.shape) == region.shape or _has_rows(value.shape, weight, region.shape)
+
+
+def _has_rows(shape: Sequence[int], weight: Tensor, known: Sizes) -> bool:
+    """Whether a tensor has the rows of a weight of known shape, as factors of its state have."""
+    return not is_sharded(weight) and len(shape) == len(known) > 0 and shape[0] == known[0]

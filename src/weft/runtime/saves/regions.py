@@ -45,6 +45,11 @@ class Region(NamedTuple):
         shape[dimension] = stop - start
         return Region(tuple(begin), tuple(shape), self.whole)
 
+    def rows_of(self, others: Sequence[int]) -> Region:
+        """The same rows, along the first dimension, of a tensor that has these others."""
+        start, count = self.start[0], self.shape[0]
+        return Region.all((self.whole[0], *others)).narrowed(0, start, start + count)
+
     def common(self, start: Sizes, shape: Sizes) -> tuple[Sizes, Sizes]:
         """Where it and another block begin to overlap, and how far they do."""
         pairs = zip(self.start, self.shape, start, shape, strict=True)

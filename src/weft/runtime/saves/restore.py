@@ -18,6 +18,7 @@ from weft.runtime.saves.older import OlderVersions
 from weft.runtime.saves.optimizers import ResumedOptimizer, SavedOptimizers, Updater
 from weft.runtime.saves.parts import OptimizedParts
 from weft.runtime.task import Task
+from weft.runtime.weights.apart import ExpertCopies
 from weft.runtime.weights.versions import Stash
 
 
@@ -30,8 +31,8 @@ class Restore:
         self._matched = Matched(folder, manifest, self._names, stages)
         self._optimizers: list[ResumedOptimizer] = []
         self.older = OlderVersions(manifest, task.program, parts.weights.policy.versions)
-        policy, pipes = parts.weights.policy, len(task.program.placement.pipes)
-        self._piled = PiledGradients(manifest, policy, pipes=pipes)
+        copies = ExpertCopies(task.program)
+        self._piled = PiledGradients(manifest, parts.weights.policy, copies)
         self._find(SavedOptimizers(manifest.part))
 
     def _find(self, saved: SavedOptimizers) -> None:

@@ -51,6 +51,10 @@ class StoredTensor(NamedTuple):
     def bytes(self) -> int:
         return prod(self.shape) * self.type.itemsize
 
+    def has(self, region: Region) -> bool:
+        """Whether the save has anything of a region."""
+        return any(prod(region.common(chunk.start, chunk.shape)[1]) for chunk in self.chunks)
+
 
 def write(path: Path, chunks: Mapping[ChunkName, Held]) -> dict[str, StoredTensor]:
     """Write chunks of tensors, and wait until they are on the disk."""

@@ -49,11 +49,18 @@ def _of_program(program: Program, stage: int) -> str | None:
             f"{program.name} keeps several copies of each stage, which would differ. Use a schedule"
             f" with one pipe, or {NOTHING_KEPT}"
         )
-    actions = program.actions
-    forwards = actions.microbatch[(actions.stage == stage) & (actions.kind == Kind.F)]
-    if (np.diff(forwards) < 0).any():
+    if not _runs_in_order(program, stage):
         return (
             f"{program.name} runs the microbatches of this stage out of order, on which that"
             f" depends. Use another schedule, or {NOTHING_KEPT}"
         )
     return None
+
+
+def _runs_in_order(program: Program, stage: int) -> bool:
+    """Whether a stage, or each of its segments, takes the microbatches in order."""
+    actions = program.actions
+    forwards = actions.take(np.flatnonzero((actions.stage == stage) & (actions.kind == Kind.F)))
+    by_segment = np.argsort(forwards.segment, kind="stable")  # each has things of its own
+    is_same = np.diff(forwards.segment[by_segment]) == 0
+    return bool((np.diff(forwards.microbatch[by_segment])[is_same] >= 0).all())

@@ -62,11 +62,11 @@ def segments_of(module: nn.Module, layers: int | Sequence[Layer]) -> list[nn.Mod
     Run either these or the whole module as stages: both would key what is drawn.
     """
     wanted = [Layer.EXPERTS] * layers if isinstance(layers, int) else [*layers]
+    if wanted == [Layer.PLAIN]:
+        return [module]  # as it is, whatever it shows
     shown = _groups(module, wanted) or _parts(module, wanted) or _shown(module)
     if shown.layers != wanted:
         raise _mismatch(module, shown, wanted)
-    if shown.layers == [Layer.PLAIN]:
-        return [module]  # as it is
     _refuse_hooks(module)
     _refuse_shared([[child for _, child in named] for named, _ in shown.segments])
     is_numbered = not is_slice(module)

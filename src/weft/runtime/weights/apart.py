@@ -101,6 +101,11 @@ class ExpertCopies:
         pipes = len(self.program.placement.pipes)
         return copies_apart(self.program.expert_groups, self.measured[index], pipes)
 
+    def holders(self, pipe: int, weight: nn.Parameter) -> list[int]:
+        """The pipes that have the same of a weight as a pipe has."""
+        every = [*range(len(self.program.placement.pipes))]
+        return self.alike(self.index(pipe)) if is_apart(weight) else every
+
     def exchanges(self, weights: Sequence[nn.Parameter]) -> int:
         """How many sums over copies make the gradients of these weights whole."""
         has_copies = len(self.program.placement.pipes) > 1

@@ -173,8 +173,7 @@ def differences(
         if update in drains:
             pipeline.drain()
     timeline = pipeline.gathered(pipeline.drain())
-    tolerance = 0.1 if torch.distributed.is_initialized() else 0.0
-    if not is_in_order(timeline, tolerance):
+    if not is_in_order(timeline):
         found.append("the order")
     if asked is not None and isinstance(asked.scale, Scale) and len(scales) < 3:
         found.append("no scale that halves and doubles")  # so that the comparison is of nothing

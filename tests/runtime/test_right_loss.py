@@ -13,7 +13,7 @@ from torch.nn import functional
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from tests.runtime.exactness import differences
-from tests.runtime.models import VOCABULARY, WIDTH, adam
+from tests.runtime.models import VOCABULARY, WIDTH, adam, batches, squared
 from tests.runtime.plain import is_near
 from weft.errors import InputError
 from weft.ir.program import Program
@@ -262,3 +262,31 @@ def test_logits_that_do_not_fit_are_refused_before_the_first_action() -> None:
     batch, target = padded()
     with pytest.raises(InputError, match="the loss does not fit a microbatch of shape"):
         pipeline.step(batch, target[:, 1:])
+
+
+class Detaching(nn.Module):
+    """A stage that lets no gradient through."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.line = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, value: Tensor) -> Tensor:
+        out: Tensor = self.line(value).detach()
+        return out
+
+
+def hits(output: Tensor, target: Tensor) -> Tensor:
+    return (output.argmax(1) == target.argmax(1)).float().mean()
+
+
+@pytest.mark.parametrize("kind", [Pipeline, Reference])
+@pytest.mark.parametrize(("last", "loss"), [(Detaching, squared), (None, hits)])
+def test_a_loss_by_which_nothing_learns_is_refused(kind: Any, last: Any, loss: Any) -> None:
+    """Torch refuses it, too; a step would leave all weights as they are."""
+    line = nn.Linear(WIDTH, WIDTH)
+    stages = [line, last() if last else nn.Linear(WIDTH, WIDTH)]
+    one = kind(stages, gpipe(devices=2, microbatches=2), loss=loss)
+    ((batch, target),) = batches(8, 1)
+    with pytest.raises(InputError, match="depends on nothing that learns: look for detach"):
+        one.step(batch, target)

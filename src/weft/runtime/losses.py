@@ -153,6 +153,16 @@ def _one_number(part: Tensor) -> Tensor:
     return part
 
 
+def refuse_constant(loss: Tensor) -> None:
+    """Refuse to go back from a loss by which nothing would be trained, as torch does."""
+    if not loss.requires_grad:
+        raise InputError(
+            "the loss of a microbatch depends on nothing that learns: look for detach(), argmax or"
+            " item() on its way from the weights, or for weights that are all frozen; where a"
+            " microbatch has nothing to learn from, let its loss be zero times its outputs"
+        )
+
+
 def _silent(main: Tensor, output: Any) -> Tensor:
     """Zero, with gradients of zero where `main` has some: a mean over nothing is nan."""
     zero = main.new_zeros(())

@@ -15,6 +15,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from weft.ir.graph import Backward
+from weft.runtime.losses import refuse_constant
 from weft.runtime.reference.model import Microbatch, WholeModel, added
 from weft.runtime.reference.weights import ByUse
 from weft.runtime.stage.cast import cast_from, without_autocast
@@ -36,6 +38,8 @@ def in_one_graph(
     leaves = weights.forward
     with _swapping(model, *weights), model.running(one) as drawn:
         loss = model.loss(model.output(one, leaves), one)
+    if model.graph.stages[-1].backward is not Backward.NONE:
+        refuse_constant(loss)
     with model.draw.backward(drawn), without_autocast(model.device), model.holding(leaves):
         gradients = collected(leaves, [(loss * scale, None)]) if loss.requires_grad else {}
     return loss.detach(), gradients

@@ -17,6 +17,7 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 from weft.errors import InputError
 from weft.runtime.device.accelerator import onto
 from weft.runtime.device.shards import is_sharded, local
+from weft.runtime.losses import refuse_constant
 from weft.runtime.precision import cast
 from weft.runtime.stage.graphs import Root
 from weft.runtime.stage.role import Role
@@ -107,7 +108,8 @@ class Borders:
         if self._role.loss is not None:
             (loss,) = outputs
             assert isinstance(loss, Tensor)
-            return ([loss], [torch.ones_like(loss)]) if loss.requires_grad else ([], [])
+            refuse_constant(loss)
+            return [loss], [torch.ones_like(loss)]
         roots: list[Root] = []
         grads: list[Tensor] = []
         for value, grad in zip(outputs, gradients, strict=True):

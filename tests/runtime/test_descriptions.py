@@ -236,7 +236,6 @@ def test_runs_are_taken_one_after_the_other_and_each_as_it_was_described() -> No
             sending.add(route(number), knows[number])
             receiving.add(route(number), guesses[number])
         assert receiving.known(route(0)) is None
-        assert receiving.likely(route(0)) == sized(5)
         sending.begin([route(0), route(1)])
         sending.begin([route(0), route(1)])
         knows[0].layout = sized(3)

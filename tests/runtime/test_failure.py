@@ -24,6 +24,7 @@ from weft.schedules import one_f_one_b
 PROGRAM = one_f_one_b(devices=3, microbatches=6)
 DATA = batches(6, 2)
 DEADLINE = 1.0
+PATIENCE = 60.0  # seconds, after which a test has failed
 
 both_transports = pytest.mark.parametrize("transport", ["shared", "gloo"])
 
@@ -85,6 +86,29 @@ def test_an_exception_is_reported_on_every_rank_with_its_action(transport: str) 
     for device, (step, after) in enumerate(found[:2]):
         assert re.fullmatch(f"{first}; {waited(device, r'[012][FB][0-5]', r'[012]')}", step)
         assert after == first, "a further step is refused at once"
+
+
+def refuse_on_one(transport: str) -> str:
+    """In each rank: what a step says that one rank refuses before it begins to run."""
+    pipeline = pipeline_of(transport=transport, deadline=10 * PATIENCE, optimizer=descent)
+    said(pipeline)
+    module: Any = pipeline.modules.get((0, 1))
+    if module is not None:
+        module.line.weight = nn.Parameter(torch.zeros(WIDTH, WIDTH))
+    heard = said(pipeline, 1)
+    dist.barrier()  # nobody ends before all know
+    return heard
+
+
+def descent(named: Any) -> torch.optim.Optimizer:
+    return torch.optim.SGD([weight for _, weight in named], lr=0.1)
+
+
+@both_transports
+def test_a_step_that_one_rank_does_not_begin_ends_on_all(transport: str) -> None:
+    """The others wait for what it was to send, and it lives on."""
+    for heard in run(3, refuse_on_one, transport):
+        assert "stage 1 has another parameter line.weight" in heard
 
 
 def raise_elsewhere(error: type[BaseException], transport: str) -> str:

@@ -7,6 +7,7 @@ open. So a child closes them first of all.
 from __future__ import annotations
 
 import os
+import socket
 import stat
 import weakref
 from collections.abc import Iterator
@@ -48,10 +49,22 @@ class Sockets:
         self.places: dict[int, int] = {}
 
     def close_in_child(self) -> None:
+        for file in self._there():
+            os.close(file)
+
+    def shut(self) -> None:
+        """Let nobody wait for what comes through them, neither here nor at the other ends."""
+        for file in self._there():
+            with suppress(OSError), socket.socket(fileno=os.dup(file)) as one:
+                if not one.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+                    one.shutdown(socket.SHUT_RDWR)
+
+    def _there(self) -> Iterator[int]:
+        """Those that are still open."""
         for file, place in self.places.items():
             with suppress(OSError):
                 if os.fstat(file).st_ino == place:
-                    os.close(file)
+                    yield file
 
 
 def _sockets() -> dict[int, int]:

@@ -118,10 +118,6 @@ class Descriptions:
         run = self._run(route)
         return None if run is None else run[route.message]
 
-    def likely(self, route: Route) -> Layout | None:
-        """The same, or what it would be by what this rank knows of the stage."""
-        return self.known(route) or self._shapes[route.message]()
-
     def there(self, route: Route, values: Values) -> Values:
         """What of a gradient was computed, whose header was not read before."""
         sent = self.header(route)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Sequence
-from contextlib import suppress
 
 import torch
 import torch.distributed as dist
@@ -56,7 +55,6 @@ class Grouped:
         self._incoming: dict[Channel, Incoming] = {}
         self._described = Descriptions(mesh)
         self._posted: dict[Message, list[Posted]] = {}
-        self._unsent: dict[Message, Route] = {}
         self._unheard: set[Message] = set()  # gradients of which it is not known who is there
 
     def sender(self, route: Route, shapes: Shapes) -> Send:
@@ -65,7 +63,6 @@ class Grouped:
         window = self._windows[route.source, route.destination]
 
         def send(values: Values) -> None:
-            self._unsent.pop(route.message, None)
             self._send(route, self._described.sent(route, values), values)
             while sent := outgoing.oldest(window * max(1, len(values))):
                 self._finish_sent(sent)
@@ -96,14 +93,12 @@ class Grouped:
     def begin(self, incoming: Sequence[Route], outgoing: Sequence[Route]) -> None:
         for channel in self._of_messages():
             channel.coming.clear()
-        self._unsent.clear()
         self.go_on(sorted(incoming, key=lambda route: route.turn), outgoing)
 
     def go_on(self, incoming: Sequence[Route], outgoing: Sequence[Route]) -> None:
         self._described.begin(outgoing)
         for route in incoming:
             self._from(route).coming.append(route)
-        self._unsent.update((route.message, route) for route in outgoing)
         for channel in self._of_messages():
             self._post_ahead(channel, least=0)
 
@@ -117,21 +112,11 @@ class Grouped:
                 self._finish_sent(sent)
 
     def abandon(self) -> None:
-        """Send and receive what is left with nothing in it: gloo's waits end by that alone."""
-        while self._unsent:
-            _, route = self._unsent.popitem()  # or the thread that is about to send it has it
-            with suppress(RankError):  # that one has ended
-                self._send(route, self._described.likely(route) or (), ())
-        for channel in self._incoming.values():
-            with suppress(RankError), channel.lock:
-                while channel.coming:
-                    layout = self._described.likely(channel.coming[0])
-                    if layout is None:
-                        break
-                    self._post(channel, channel.coming.popleft(), layout)
+        """Other ranks may wait for what this one was to send, or to read."""
+        self._groups.shut()
 
     def close(self) -> None:
-        for under_way in (self._outgoing, self._incoming, self._posted, self._unsent):
+        for under_way in (self._outgoing, self._incoming, self._posted):
             under_way.clear()
         self._groups.close()
 
@@ -149,8 +134,8 @@ class Grouped:
             for place, entry in enumerate(layout):
                 if not isinstance(entry, TensorShape):
                     continue
-                value = values[place] if place < len(values) else None
-                if value is None:  # nothing computed it, or this rank has given up
+                value = values[place]
+                if value is None:  # nothing computed it
                     value = torch.zeros(entry.shape, dtype=entry.dtype)
                 tensor, tag = value.contiguous().cpu(), self._tag(message, place)
                 try:

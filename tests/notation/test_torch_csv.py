@@ -157,7 +157,8 @@ def test_all_that_torch_has_no_word_for_is_reported_at_once() -> None:
     with pytest.raises(NotationError) as refusal:
         to_torch_csv(program)
     assert refusal.value.reason == (
-        "torch's tables know no recomputation, no action over several microbatches"
+        "torch's tables know no recomputation, no action over several microbatches; text and JSON"
+        " have all of it"
     )
 
 

@@ -66,3 +66,17 @@ def test_the_class_of_a_loss() -> None:
 
 def test_a_model_in_the_place_of_its_weights() -> None:
     refused(r"initial= is a file, .* as state_dict\(\) is, not a value of type L", initial=line())
+
+
+@pytest.mark.parametrize("seconds", [-1, 0, "5", float("nan")])
+def test_a_deadline_before_the_beginning(seconds: Any) -> None:
+    with pytest.raises(InputError, match=r"deadline=.*: use seconds above 0, or None"):
+        Pipeline([line(), line()], PROGRAM, loss=squared, deadline=seconds)
+
+
+def test_metrics_without_names() -> None:
+    pipeline = Pipeline([line(), line()], PROGRAM, loss=squared)
+    loader = [(torch.zeros(4, WIDTH), torch.zeros(4, WIDTH))]
+    metrics: Any = [squared]
+    with pytest.raises(InputError, match=r"metrics= has functions .* by name, .*is a value of type"):
+        pipeline.evaluate(loader, metrics=metrics)

@@ -33,7 +33,7 @@ from weft.web.requests import read_request
         ("dualpipev", {"stages_per_device": 1}, "exactly 2 stages", "2 stages per device"),
         ("interleaved-1f1b", {"microbatches": 3}, "as many microbatches as", "4 microbatches"),
         ("1f1b", {"variant": "lean"}, "own variants", "no variant"),
-        ("gpipe", {"variant": "early"}, "none or recompute or recompute-early", "no variant"),
+        ("gpipe", {"variant": "early"}, "recompute or recompute-early", "no variant"),
         ("zbv", {"pipes": 2}, "single pipeline", "1 pipe"),
     ],
 )

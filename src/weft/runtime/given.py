@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from numbers import Real
 from typing import Any
 
 from torch import nn
@@ -39,6 +41,22 @@ def check_given(stages: Any, program: Any, loss: Any, **factories: Any) -> None:
         if one is not None and not callable(one):
             what, example = REMEDIES[name]
             raise InputError(f"{name}= is a function {what}, not {_named(one)}{example}")
+
+
+def check_waits(**seconds: Any) -> None:
+    """Refuse deadlines before the beginning."""
+    for name, one in seconds.items():
+        if one is not None and not (isinstance(one, Real) and float(one) > 0):
+            raise InputError(f"{name}={one!r}: use seconds above 0, or None for no end of waiting")
+
+
+def check_metrics(metrics: Any) -> None:
+    """Refuse metrics without names."""
+    if not isinstance(metrics, Mapping):
+        raise InputError(
+            f"metrics= has functions of outputs and targets by name, as in {{'hits': hits}}, and is"
+            f" {_named(metrics)}"
+        )
 
 
 def check_program(program: Any) -> None:

@@ -40,7 +40,7 @@ from weft.runtime.compression import AskedCompression
 from weft.runtime.distributed import joined_by
 from weft.runtime.evaluation import Evaluation, Metric, Tally
 from weft.runtime.feed import Begun, Feed, GivenData
-from weft.runtime.given import check_given
+from weft.runtime.given import check_given, check_metrics, check_waits
 from weft.runtime.initial.blueprint import Blueprint, GivenStages
 from weft.runtime.initial.checkpoint import Initial
 from weft.runtime.losses import LossFunction, LossShare, shares_of
@@ -170,6 +170,7 @@ class Pipeline:
         whole_batch: bool = False,
     ) -> None:
         check_given(stages, program, loss, optimizer=optimizer, scheduler=scheduler)
+        check_waits(deadline=deadline, first_deadline=first_deadline)
         check_amount(offload)
         check_known("transport", transport, get_args(Carrier))
         computed = precision_of(precision)
@@ -311,6 +312,7 @@ class Pipeline:
         """
         if (metrics and target is not MISSING) or (weights is not None and target is MISSING):
             raise InputError("weights are for a single batch and target, metrics for a loader")
+        check_metrics(metrics)
         reader = self._drained()
         if target is MISSING:
             is_whole, device = self._is_whole_batch, self._task.device

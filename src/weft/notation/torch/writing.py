@@ -28,7 +28,8 @@ def to_torch_csv(program: Program) -> str:
     """The table of a program; NotationError where torch has no word for it."""
     unknown = [words for is_present, words in _beyond_torch(program) if is_present]
     if unknown:
-        raise NotationError(f"torch's tables know no {', no '.join(unknown)}", source=program.name)
+        words = f"torch's tables know no {', no '.join(unknown)}; text and JSON have all of it"
+        raise NotationError(words, source=program.name)
     rows = _lowered(program) if _is_lowered(program) else _computed(program)
     return "".join(f"{','.join(row)}\n" for row in rows)
 

@@ -29,5 +29,5 @@ class Registry:
     def _hint(self, name: str) -> str:
         typed = name.lower().replace("_", "-")
         near = [known for known in self._by_name if typed and known.startswith(typed)]
-        near = near or get_close_matches(typed, self._by_name, n=1, cutoff=0.4)
+        near = near or get_close_matches(typed, self._by_name, n=1, cutoff=0.5)
         return f"Did you mean {near[0]}?" if near else f"Known: {', '.join(self._by_name)}."

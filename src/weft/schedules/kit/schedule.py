@@ -93,10 +93,9 @@ class Schedule:
         """The program of this shape; ShapeError with reason and remedy where there is none."""
         refusal = self.accepts(shape)
         if refusal is not None:
-            raise ShapeError(
-                f"{self.name} {refusal.reason}. Nearest that works:"
-                f" {shape.changes_to(refusal.nearest)}."
-            )
+            is_other = refusal.nearest.graph != shape.graph  # the reason names what runs it
+            way = "" if is_other else f" Nearest that works: {shape.changes_to(refusal.nearest)}."
+            raise ShapeError(f"{self.name} {refusal.reason}.{way}")
         return self.generate(shape)
 
     def accepts(self, shape: Shape) -> Refusal | None:
@@ -113,7 +112,7 @@ class Schedule:
 
     def _common_needs(self) -> list[Need]:
         least, most = self.stages_per_device
-        known = " or ".join(["none", *self.variants])
+        known = " or ".join(self.variants) or "it has none"
         bound = "at least" if most is None else "exactly"
         needs = [
             Need(

@@ -78,5 +78,5 @@ def test_metrics_without_names() -> None:
     pipeline = Pipeline([line(), line()], PROGRAM, loss=squared)
     loader = [(torch.zeros(4, WIDTH), torch.zeros(4, WIDTH))]
     metrics: Any = [squared]
-    with pytest.raises(InputError, match=r"metrics= has functions .* by name, .*is a value of type"):
+    with pytest.raises(InputError, match=r"metrics= has functions .* by name, .*is a value"):
         pipeline.evaluate(loader, metrics=metrics)

@@ -229,7 +229,7 @@ def _time_columns(rows: list[Row]) -> Iterator[Column]:
     yield Column(_in("time", unit), lambda row: unit.number(row.time), of_step)
     if rows[0].slower is not None:
         note = "time where durations vary, on average; it ranks"
-        yield Column("jitter", lambda row: unit.number(drawn(_expected(row))), note)
+        yield Column(_in("jitter", unit), lambda row: unit.number(drawn(_expected(row))), note)
         yield Column("longer", lambda row: percent((row.slower or 1.0) - 1), "by jitter")
     yield Column(
         "wall", lambda row: percent(row.bubble.wall), "bubble with a barrier between steps"

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import asinh, expm1, sqrt
 from statistics import NormalDist
 from typing import NamedTuple
 
@@ -34,15 +35,16 @@ QUARTILE = NormalDist().inv_cdf(0.75)
 __all__ = ["Jittered", "Variation", "jittered"]
 
 KINDS = {
-    "forward": (Kind.F,),
-    "input_grad": (Kind.I,),
-    "weight_grad": (Kind.W,),
-    "backward": (Kind.B,),
-    "recompute": (Kind.R,),
-    "update": (Kind.UPDATE,),
-    "reduce": (Kind.REDUCE,),
-    "gather": (Kind.GATHER,),
+    "forward": Kind.F,
+    "input_grad": Kind.I,
+    "weight_grad": Kind.W,
+    "backward": Kind.B,
+    "recompute": Kind.R,
+    "update": Kind.UPDATE,
+    "reduce": Kind.REDUCE,
+    "gather": Kind.GATHER,
 }
+LIKE = {Kind.I: Kind.B, Kind.W: Kind.B, Kind.B: Kind.I, Kind.R: Kind.F}  # where one is not known
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,15 +75,13 @@ class Variation:
                 "the cost does not say how much times vary, as that of `weft profile` does; give a"
                 " fraction, like 0.05"
             )
-        sigmas = {
-            kind: np.arcsinh(np.array(spread) / 2) / QUARTILE
+        known = {
+            KINDS[name]: tuple(map(_relative, spread))
             for name, spread in measurement.spread.items()
-            for kind in KINDS.get(name, ())
+            if name in KINDS
         }
-        by_kind = {
-            kind: tuple(np.sqrt(np.expm1(sigma * sigma)).tolist()) for kind, sigma in sigmas.items()
-        }
-        return cls(by_kind, is_of_medians=measurement.average is Average.MEDIAN)
+        alike = {kind: known[other] for kind, other in LIKE.items() if other in known}
+        return cls(alike | known, is_of_medians=measurement.average is Average.MEDIAN)
 
 
 class Jittered(NamedTuple):
@@ -109,18 +109,12 @@ def jittered(
     _check(variation, program.stages)
     repeated = program if program.period is None else program.unrolled(REPEATS)
     draws = draws or max(2, min(DRAWS, MOST_NUMBERS // max(1, len(repeated))))
-    still = simulate(repeated, cost)
-    factors = _factors(repeated, variation, draws)
-    durations, gaps = cost.durations(repeated), cost.gaps(repeated)[:, None]
-    each = durations[:, None] * factors
-    precedence = repeated.precedence(cost.delays(repeated)).with_gaps(gaps[:, 0])
-    starts = earliest_of_each(precedence, each + gaps)[repeated.slot_of]
-    if program.period is None:
-        before, after = still.makespan, (starts + each[repeated.slot_of]).max(axis=0, initial=0.0)
-    else:
-        before = float(_settled(program, repeated, still.start[:, None])[0])
-        after = _settled(program, repeated, starts)
-    ratios = after / before if before else np.ones(draws)
+    timeline = simulate(repeated, cost)
+    still = _seconds(program, repeated, timeline.start[:, None], timeline.end[:, None])
+    varied = _seconds(
+        program, repeated, *_drawn(repeated, cost, _factors(repeated, variation, draws))
+    )
+    ratios = varied / still if still.all() else np.ones(draws)
     low, high = np.quantile(ratios, WITHIN).tolist()
     return Jittered(float(ratios.mean()), low, high, draws)
 
@@ -147,12 +141,25 @@ def _factors(program: Program, variation: Variation, draws: int) -> NDArray[np.f
     return np.asarray(np.exp(sigma * normal + middle))
 
 
-def _settled(program: Program, repeated: Program, starts: Seconds) -> Seconds:
-    """Seconds of a repetition in each run, once they have settled."""
-    columns = [
-        block.mean(axis=1)
-        for block in repetitions(program, repeated, starts, REPEATS)
-        if block.shape[1]
-    ]
-    mean = np.mean(columns, axis=0)
+def _drawn(program: Program, cost: Cost, factors: Seconds) -> tuple[Seconds, Seconds]:
+    """Start and end of every action in every draw."""
+    gaps, slots = cost.gaps(program), program.slot_of
+    durations = cost.durations(program)[:, None] * factors
+    precedence = program.precedence(cost.delays(program)).with_gaps(gaps)
+    starts = earliest_of_each(precedence, durations + gaps[:, None])
+    return starts[slots], (starts + durations)[slots]
+
+
+def _seconds(program: Program, repeated: Program, starts: Seconds, ends: Seconds) -> Seconds:
+    """How long each draw takes; of what repeats, a repetition once it has settled."""
+    if program.period is None:
+        return np.asarray(ends.max(axis=0, initial=0.0))
+    lanes = repetitions(program, repeated, starts, REPEATS)
+    mean = np.mean([lane.mean(axis=1) for lane in lanes if lane.shape[1]], axis=0)
     return np.asarray((mean[-1] - mean[OPENING]) / (REPEATS - 1 - OPENING))
+
+
+def _relative(spread: float) -> float:
+    """The standard deviation relative to the mean, by an interquartile range over the median."""
+    sigma = asinh(spread / 2) / QUARTILE
+    return sqrt(expm1(sigma * sigma))

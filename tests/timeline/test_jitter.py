@@ -12,6 +12,7 @@ from weft.cost import Cost, Measurement, Share
 from weft.cost.measurement import Average
 from weft.errors import InputError
 from weft.ir.graph import Graph
+from weft.ir.kinds import Kind
 from weft.ir.program import Program
 from weft.jitter import QUARTILE, Jittered, Variation, jittered
 from weft.schedules import REGISTRY, Schedule, Shape, gpipe, one_f_one_b, pipedream_2bw
@@ -145,3 +146,13 @@ def test_a_step_of_nothing_is_not_slowed_down() -> None:
     cost = Share(forward=0.0, input_grad=0.0, weight_grad=0.0).cost(program)
     assert simulate(program, cost).makespan == 0.0
     assert jittered(program, cost, VARIED).mean == 1.0
+
+
+def test_what_a_profile_has_not_timed_varies_as_what_it_is_made_of() -> None:
+    """A profile of a program that splits its backwards has no whole ones."""
+    program = gpipe(devices=4, microbatches=8)
+    spread = {"input_grad": (0.2,) * 4, "weight_grad": (0.2,) * 4, "close": (0.5,) * 4}
+    measurement = Measurement(date="", spread=spread)
+    found = Variation.measured(replace(costed(program), measurement=measurement)).by_kind
+    assert found[Kind.B] == found[Kind.I] == found[Kind.W]
+    assert Kind.F not in found

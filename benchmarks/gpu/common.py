@@ -25,9 +25,10 @@ from torch import nn
 from weft.ir.program import Program
 from weft.models.gpt import Block
 from weft.models.moe import moe
+from weft.runtime.ranks import rendezvous
 
 SCHEDULES = ("1f1b", "interleaved-1f1b", "zbv", "dualpipev", "kimi-k2", "wpipe")
-ON_CPU = {"peer": "shared", "nccl": "gloo"}  # what stands for a transport where there is no GPU
+ON_CPU = {"peer": "shared", "nccl": "gloo", "mixed": "gloo"}  # what stands for one without a GPU
 DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32}
 HEAD = 128  # hidden units of an attention head
 EXPERTS, TOP = 8, 2  # of a layer with experts, and of each token
@@ -225,6 +226,8 @@ def _opened(
     os.environ.update({**own_host(rank), **variables})
     if arguments.device == "cuda":
         torch.cuda.set_device(rank % torch.cuda.device_count())
+    if setting.transport == "mixed":
+        seem_on_two_hosts(rank, setting.ranks)
     init(backend(setting.transport), rank, store, setting, arguments)  # type: ignore[arg-type]
 
 
@@ -234,9 +237,15 @@ def own_host(rank: int) -> dict[str, str]:
     return {"NCCL_HOSTID": f"host{rank}", **loopback}
 
 
+def seem_on_two_hosts(rank: int, ranks: int) -> None:
+    """Let Weft take the first half of the ranks to be on one host, and the rest on another."""
+    here = rendezvous._host()
+    rendezvous._host = lambda: f"{here} {2 * rank // ranks}"
+
+
 def backend(transport: str) -> str:
     """Of the process group that a transport of Weft, or torch beside it, needs."""
-    return "cpu:gloo,cuda:nccl" if transport == "nccl" else "gloo"
+    return "cpu:gloo,cuda:nccl" if transport in ("nccl", "mixed") else "gloo"
 
 
 @contextmanager

@@ -19,20 +19,22 @@ import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from common import own_host
-from torch import nn
+from torch import Tensor, nn
 
 import weft
 from weft.errors import InputError
-from weft.schedules import zbv
+from weft.schedules import one_f_one_b, zbv
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "gpus.py"
 SMALL = ["--steps", "5", "--dropout", "0.1", "--hidden", "256", "--context", "128"]
 SCHEDULES = ("1f1b", "zbv", "wpipe")
 ENOUGH = 300  # seconds for a command
+CYCLES = 500_000_000  # of a GPU's clock, about a quarter of a second
 
 
 def started(*words: str) -> subprocess.CompletedProcess[str]:
@@ -161,6 +163,61 @@ def in_a_rank(backend: str, folder: str) -> None:
     dist.destroy_process_group()
 
 
+def ends(ranks: int) -> bool:
+    """Scripts that end once all is launched, without a word: others still get what was sent."""
+    found = {}
+    with tempfile.TemporaryDirectory() as folder:
+        for transport in ("loopback", "peer", "nccl"):
+            count = ranks if transport != "loopback" else 1
+            torchrun(count, __file__, "--end", transport, folder, str(ranks))
+            found[transport] = Path(folder, transport).read_text()
+    print("   ", found)
+    return len({*found.values()}) == 1
+
+
+class Slow(torch.autograd.Function):
+    """A backward that takes a while, in which its host gets far ahead."""
+
+    @staticmethod
+    def forward(context: Any, value: Tensor) -> Tensor:
+        return value.clone()
+
+    @staticmethod
+    def backward(context: Any, *gradients: Tensor) -> Tensor:
+        torch.cuda._sleep(CYCLES)  # type: ignore[no-untyped-call]
+        return gradients[0] + 0
+
+
+class SlowBackward(nn.Linear):
+    def forward(self, value: Tensor) -> Any:
+        return Slow.apply(super().forward(value))  # type: ignore[no-untyped-call]
+
+
+def end_at_once(transport: str, folder: str, stages: int) -> None:
+    """Trains a little, and ends; the first rank waits for its device, and says what it has."""
+    rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    os.environ |= own_host(rank)
+    torch.cuda.set_device(int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count())
+    dist.init_process_group("gloo")
+    torch.manual_seed(0)
+    with torch.device("cuda"):
+        kinds = [nn.Linear, *[SlowBackward] * (stages - 1)]
+        blocks = [kind(256, 256) for kind in kinds]
+    pipeline = weft.Pipeline(
+        blocks,
+        one_f_one_b(devices=stages, microbatches=4),
+        loss=nn.functional.mse_loss,
+        optimizer=lambda named: torch.optim.SGD([weight for _, weight in named], lr=0.1),
+        nonfinite="ignore",  # no host waits for its device
+        transport="loopback" if ranks == 1 else transport,  # type: ignore[arg-type]
+    )
+    drawn = torch.Generator().manual_seed(1)
+    for _ in range(3):
+        pipeline.step(*torch.randn(2, 64, 256, generator=drawn))
+    if rank == 0:
+        Path(folder, transport).write_text(float(blocks[0].weight.double().sum()).hex())
+
+
 def refused(reason: str, call: Callable[[], object]) -> None:
     try:
         call()
@@ -197,10 +254,15 @@ def main() -> None:
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--only", default="", help="checks with this in their names")
     parser.add_argument("--rank", nargs=2, help=argparse.SUPPRESS)
+    parser.add_argument("--end", nargs=3, help=argparse.SUPPRESS)
     parser.add_argument("--as-host", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.as_host:
         as_host(arguments.as_host)
+        return
+    if arguments.end:
+        transport, folder, stages = arguments.end
+        end_at_once(transport, folder, int(stages))
         return
     if arguments.rank:
         in_a_rank(*arguments.rank)
@@ -216,6 +278,7 @@ def main() -> None:
         "too many ranks": too_many_ranks,
         "examples/gpus.py": example,
         "groups": groups,
+        "ends": ends,
     }
     checks = {name: check for name, check in checks.items() if arguments.only in name}
     is_good = True

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import torch
 import torch.distributed as dist
 from borrowed import REASON, Strike, fail, kill, note
+from common import seem_on_two_hosts
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor
 
@@ -110,6 +111,8 @@ def _here(job: Job, rank: int) -> torch.device:
 
 def main(job: Job, rank: int, folder: Path) -> None:
     device, store = _here(job, rank), f"file://{folder}/store"
+    if job.transport == "mixed":
+        seem_on_two_hosts(rank, job.ranks)
     dist.init_process_group(job.backend, init_method=store, rank=rank, world_size=job.ranks)
     dist.all_reduce(torch.zeros(1))  # all are there: torch itself would wait long for who is not
     phase = job.phase if rank == job.victim else None

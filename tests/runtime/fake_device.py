@@ -21,6 +21,9 @@ class FakeEvent:
     def record(self, stream: FakeStream) -> None:
         self.place = stream, len(stream.launches)
 
+    def query(self) -> bool:
+        return self.place is None or self.place[0].done >= self.place[1]
+
 
 @dataclass
 class FakeStream:

@@ -6,7 +6,7 @@ from weft.lower.experts import experts
 from weft.lower.groups import groups_of, launched_after
 from weft.lower.meetings import Groups, Meetings
 from weft.lower.offload import Amount, check_amount, offload, offloads, onload_steps
-from weft.lower.order import launch_order
+from weft.lower.order import launch_order, sums_of_norms
 from weft.lower.pairs import overlapping, unpaired
 from weft.lower.recompute import recompute, recompute_early
 from weft.lower.replicas import replicated
@@ -40,6 +40,7 @@ __all__ = [
     "replicated",
     "split",
     "split_late",
+    "sums_of_norms",
     "transfer_steps",
     "unpaired",
     "unwired",

@@ -42,13 +42,13 @@ def arcs(program: Program) -> tuple[Index, Index]:
     is_first = np.isin(np.arange(len(program)), program.bounds[:-1])
     next_in_lane = np.flatnonzero(~is_first)
     dependencies, is_apart = program.dependencies, ~program.is_fused
-    summed, waiting = _sums_of_norms(program)
+    summed, waiting = sums_of_norms(program)
     before = np.concatenate([next_in_lane - 1, dependencies.producer[is_apart], summed])
     after = np.concatenate([next_in_lane, dependencies.consumer[is_apart], waiting])
     return before, after
 
 
-def _sums_of_norms(program: Program) -> tuple[Index, Index]:
+def sums_of_norms(program: Program) -> tuple[Index, Index]:
     """Sums, and the updates of their device that wait for a norm of the same gradients.
 
     A tied weight counts in the norm of its home.

@@ -223,4 +223,6 @@ class Assembly:
         by_edge = [asked.get(edge) for edge in ring.program.graph.edges]
         wired = Compressed(transport, by_edge) if asked else transport
         binder = Binder(ring, self._world.devices, copies, wired, shapes, weights, cost)
-        return Lanes(binder, transport, cost, self._task.device)
+        lanes = Lanes(binder, transport, cost, self._task.device)
+        self._world.end_first(lanes.drive.close)
+        return lanes

@@ -49,6 +49,7 @@ from weft.runtime.ranks.carriers import Carrier
 from weft.runtime.ranks.clock import Recording
 from weft.runtime.ranks.losses import RunLosses
 from weft.runtime.ranks.members import members_of
+from weft.runtime.ranks.parting import closed_with
 from weft.runtime.ranks.together import Together
 from weft.runtime.ranks.world import World, world_of
 from weft.runtime.reader import Reader
@@ -203,6 +204,7 @@ class Pipeline:
             deadline=deadline,
             patience=first_deadline,
         )
+        self._parting = closed_with(self, self._world)
         self.program, self._deadline = task.program, deadline
         self._together = Together(self._world, task.device, is_asynchronous=self.is_asynchronous)
         with self._together():
@@ -404,6 +406,7 @@ class Pipeline:
                 self._saver.close()
             finally:
                 self._parts.close()
+                self._parting.detach()
                 self._world.close()
 
     def __enter__(self) -> Self:

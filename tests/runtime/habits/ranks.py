@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import NamedTuple
 
 from tests.runtime.habits.case import Case
 from tests.runtime.habits.contenders import Trace, pipeline, plain
 from tests.runtime.habits.grammar import Carried
 from tests.runtime.habits.judge import Verdict, compared, failure, unable
-from tests.runtime.ranks import run
+from tests.runtime.nccl_on_cpu import nccl_on_cpu
+from tests.runtime.ranks import TRANSPORTS, run
 from weft.errors import RankError
+
+CARRIERS = (*TRANSPORTS, "nccl")
 
 
 class Share(NamedTuple):
@@ -41,7 +45,8 @@ def _plain(case: Case) -> Trace | None:
 
 def _shares(cases: Sequence[Case], transport: str) -> list[Share]:
     """In a rank."""
-    return [_share(case, transport) for case in cases]
+    with nccl_on_cpu() if transport == "nccl" else nullcontext():
+        return [_share(case, transport) for case in cases]
 
 
 def _share(case: Case, transport: str) -> Share:

@@ -23,8 +23,7 @@ from tests.runtime.habits.case import Case
 from tests.runtime.habits.draws import drawn
 from tests.runtime.habits.judge import Verdict, judge
 from tests.runtime.habits.minimal import features, reduced
-from tests.runtime.habits.ranks import judge_in_ranks
-from tests.runtime.ranks import TRANSPORTS
+from tests.runtime.habits.ranks import CARRIERS, judge_in_ranks
 from weft.schedules import REGISTRY
 
 CHUNK = 100
@@ -164,7 +163,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--cases", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--transport", choices=TRANSPORTS, help="a process for each device")
+    parser.add_argument("--transport", choices=CARRIERS, help="a process for each device")
     asked = parser.parse_args()
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")

@@ -26,6 +26,9 @@ class DeviceEvent(Protocol):
 
     def record(self, stream: Any) -> None: ...
 
+    def query(self) -> bool:
+        """Whether the device has reached it."""
+
 
 class DeviceStream(Protocol):
     """What runs in order what was launched on it."""

@@ -30,10 +30,10 @@ class Lanes:
         self, binder: Binder, transport: Transport, cost: Cost | None, device: torch.device
     ) -> None:
         self.binder, self._transport, self._ring = binder, transport, binder.ring
-        self._drive = _drive(binder.program, transport, device)
+        self.drive = _drive(binder.program, transport, device)
         if cost is None and offloads(binder.program):
             cost = assumed(binder.program)  # else nothing would take time to come back
-        self._planner = Planner(binder, with_room(binder.program, cost), self._drive)
+        self._planner = Planner(binder, with_room(binder.program, cost), self.drive)
         self.digest = self._planner.digest  # of the order in which actions are launched
         self._left = 0  # updates whose gathers the last step may have left to the next
         self._has_failed = False
@@ -52,13 +52,13 @@ class Lanes:
         self._transport.begin(plan.incoming, plan.outgoing)
         lap = given // self._ring.numbers - 1
         self._has_failed = True  # unless it ends
-        self._drive.run(plan, lap, recording)
+        self.drive.run(plan, lap, recording)
         if self._planner.gathers.are_left:
-            self._drive.end_step()
+            self.drive.end_step()
             self._left = (lap + 1) * self._ring.updates
             recording.end_with(self.finish)
         else:
-            self._drive.finish()
+            self.drive.finish()
         self._has_failed = False
 
     @property
@@ -74,32 +74,32 @@ class Lanes:
             self._planner.gathers.wait(self._left)  # what they have gathered, they have
         else:
             self._has_failed = True  # unless it ends
-            self._drive.finish()
+            self.drive.finish()
             self._has_failed = False
         self._left = 0
 
     def drain(self, given: int, recording: Recording) -> None:
         """Run all that is left of the microbatches that were given."""
         self._go_on(self._planner.drained(given), recording)
-        self._drive.finish()
+        self.drive.finish()
 
     def _go_on(self, plan: Plan, recording: Recording) -> None:
         self._transport.go_on(plan.incoming, plan.outgoing)
         recording.begin()
-        self._drive.run(plan, 0, recording)
+        self.drive.run(plan, 0, recording)
 
     def restart(self) -> None:
         """Begin again with the first microbatch, once drained."""
         self._left = 0
         self._planner.restart()
-        self._drive.restart()
+        self.drive.restart()
 
     def skip(self, given: int) -> None:
         """Go on from the start as if as many microbatches had been given, and drained."""
         self._planner.skip(given)
 
     def close(self) -> None:
-        self._drive.close()
+        self.drive.close()
 
 
 def _drive(program: Program, transport: Transport, device: torch.device) -> Drive:

@@ -19,11 +19,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft.errors import WeftError
+from weft.ir.actions import Index
 from weft.ir.earliest import Seconds
 from weft.ir.kinds import Kind, Stream
 from weft.ir.program import Program
 from weft.ir.values import Value
-from weft.lower import launch_order, launched_together
+from weft.lower import launch_order, launched_together, sums_of_norms
 from weft.runtime.lane.bind import Binder
 from weft.runtime.lane.gates import Steps
 from weft.runtime.lane.gathers import Gathers
@@ -35,7 +36,7 @@ from weft.timeline import Timeline
 
 RECEIVES = (Kind.RECV_ACTIVATION, Kind.RECV_GRADIENT)
 OF_WEIGHTS = (Kind.REDUCE, Kind.UPDATE)
-AT_ONCE = -1.0  # a position before all others
+AT_ONCE, AT_LAST = -1.0, float("inf")  # positions before and after all others
 
 
 class Planner:
@@ -56,8 +57,25 @@ class Planner:
         self._steps = self.gathers.gated(self._steps, drive.gate)
         self._steps = releasing(self._steps, binder.steps, timeline)
         self._follows, self._positions = _followers(self._program), _positions(timeline)
+        self._is_late = np.zeros(len(self._program), np.bool_)
+        if not drive.has_threads:
+            self._place_sums(own)
         self._reads: dict[int, list[int]] = {}
         self.restart()
+
+    def _place_sums(self, own: NDArray[np.bool_]) -> None:
+        """Let a host wait for what other devices sum once nobody needs it for that any more.
+
+        Laps of a program that repeats overlap, so that positions are no order of all devices: there
+        it does so where it could not go on without.
+        """
+        rows = _sums_over(self._program, own)
+        self._follows[rows] = False
+        if self._ring.is_periodic:
+            self._is_late[rows] = True
+            for summed, waiting in zip(*sums_of_norms(self._program), strict=True):
+                if self._is_late[summed]:
+                    self._waits.setdefault(int(waiting), []).append(int(summed))
 
     @property
     def digest(self) -> str:
@@ -157,17 +175,16 @@ class Planner:
         for index in range(len(lanes)):
             look(index)
         while ready:
-            _, index = heapq.heappop(ready)
+            position, index = heapq.heappop(ready)
+            if position == AT_LAST and not any(lane.is_due for lane in lanes):
+                break
             item = lanes[index].take()
             order.append(item)
             self._done[item.row] = item.lap
             for other in waiting.pop((item.row, item.lap), ()):
                 look(other)
             look(index)
-        for lane in lanes:
-            lane.end()
-        if any(lane.is_due for lane in lanes):
-            raise WeftError("no device can proceed: a deadlock; verification should say why")
+        _end(lanes)
         return order
 
     def _position(self, item: Item) -> float:
@@ -177,6 +194,8 @@ class Planner:
         """
         if self._follows[item.row]:
             return AT_ONCE
+        if self._is_late[item.row]:
+            return AT_LAST
         return float(self._positions[item.row] + item.lap * len(self._positions))
 
     def _planned(self, order: Sequence[Item]) -> Plan:
@@ -244,6 +263,14 @@ class _Lane:
             self.next = self._course.next()
 
 
+def _end(lanes: Sequence[_Lane]) -> None:
+    """Leave what could not follow for the next call; what was due has run."""
+    for lane in lanes:
+        lane.end()
+    if any(lane.is_due for lane in lanes):
+        raise WeftError("no device can proceed: a deadlock; verification should say why")
+
+
 def _followers(program: Program) -> NDArray[np.bool_]:
     """What only has to be launched, right after a computation whose outcome it reads.
 
@@ -255,6 +282,13 @@ def _followers(program: Program) -> NDArray[np.bool_]:
     found = ~is_computed & (program.actions.kind != Kind.ONLOAD)
     found[needs.consumer[~is_computed[needs.producer]]] = False
     return np.asarray(found)
+
+
+def _sums_over(program: Program, own: NDArray[np.bool_]) -> Index:
+    """The sums and gathers of this process that read what other devices of the program compute."""
+    needs, kind = program.dependencies, program.actions.kind
+    is_sum = np.isin(kind, (Kind.REDUCE, Kind.GATHER)) & own
+    return np.unique(needs.consumer[is_sum[needs.consumer] & ~own[needs.producer]])
 
 
 def _positions(timeline: Timeline) -> Seconds:

@@ -7,8 +7,6 @@ GPUs      peer         nccl; mixed where some ranks share a host
 
 from __future__ import annotations
 
-import atexit
-import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
@@ -43,16 +41,6 @@ Carrier: TypeAlias = Literal["auto", "loopback", "shared", "peer", "gloo", "nccl
 OF_ONE_HOST = ("shared", "peer")
 OF_GPUS = ("peer", "nccl", "mixed")
 WITH_NCCL = ("nccl", "mixed")
-
-# Closed before the process ends: GPUs share memory, and others notice the end of gloo alone, though
-# this rank may stay for a while to pass news on.
-_OPEN: weakref.WeakSet[Shared | Grouped] = weakref.WeakSet()
-
-
-@atexit.register
-def _part() -> None:
-    for transport in [*_OPEN]:
-        transport.close()
 
 
 def chosen(carrier: Carrier, hosts: Sequence[str], device: torch.device) -> Carrier:
@@ -95,10 +83,7 @@ class Carriers:
             return Mixed(self._peer(), self._nccl(), self.is_far)
         program = self.program
         numbers = program.microbatches * program.steps, MOST_COPIES, program.placement.table.size
-        made = Grouped(self.mesh, Gloo(self.mesh), numbers=max(numbers), windows=self.windows)
-        if self.mesh.tree.passes_on:
-            _OPEN.add(made)
-        return made
+        return Grouped(self.mesh, Gloo(self.mesh), numbers=max(numbers), windows=self.windows)
 
     def collectives(self, sets: Sequence[DeviceSet]) -> Collectives:
         """What sums over each of these sets of devices; every rank calls this."""
@@ -118,9 +103,7 @@ class Carriers:
         accelerator = accelerator_of(self.device)
         assert accelerator is not None
         memory = PeerMemory(self.mesh, self.device, accelerator)
-        transport = Shared(self.mesh, self.windows, memory)
-        _OPEN.add(transport)
-        return transport
+        return Shared(self.mesh, self.windows, memory)
 
     def _refuse_shared_gpus(self) -> None:
         known = name_for_nccl(identity(self.device)).encode()

@@ -34,6 +34,7 @@ from weft.runtime.ranks.relay import listen, start_relay
 from weft.runtime.ranks.sleepers import IsDone, Sleeper
 from weft.runtime.ranks.tree import Tree, tree_of
 
+GLANCE = 1e-3  # seconds between two looks at a device
 BRIEF = 2e-4  # seconds of a wait in which this rank does not sleep
 
 
@@ -185,6 +186,13 @@ class Mesh:
             self.look()
         if reason := self._failure or self._reason(began, sources):
             raise self.blamed(reason, what)
+
+    def wait_for_device(self, is_done: IsDone, what: Callable[[], str], *sources: int) -> None:
+        """Wait until a device has come so far, as long as all ranks live."""
+        began = time.monotonic()
+        while not is_done():
+            self.watch(began, what(), *sources)
+            time.sleep(GLANCE)
 
     def _reason(self, began: float, sources: Iterable[int]) -> str | None:
         """Why a wait should not go on."""

@@ -7,8 +7,8 @@ group, started by torchrun or anything else.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from typing import Protocol
 
 import torch
@@ -85,6 +85,9 @@ class World(Protocol):
     def fail(self, reason: str) -> None:
         """End the waits of all other processes."""
 
+    def end_first(self, user: Callable[[], None]) -> None:
+        """Let this end what uses the connections before they are closed."""
+
     def close(self) -> None:
         """Leave the other processes in good order, and close all connections."""
 
@@ -135,6 +138,9 @@ class Alone:
     def fail(self, reason: str) -> None:
         """Nobody else waits."""
 
+    def end_first(self, user: Callable[[], None]) -> None:
+        """There are no connections."""
+
     def close(self) -> None:
         """Nothing is open."""
 
@@ -164,6 +170,7 @@ class Ranks:
         self._mesh.deadline = self._deadline = deadline
         self._first, self._patience = "", patience
         self._collectives: Collectives | None = None
+        self._users: list[Callable[[], None]] = []
         self.devices = range(met.mesh.rank, met.mesh.rank + 1)
         with _reported(met.mesh), current(device):
             if carrier == "auto":
@@ -276,7 +283,14 @@ class Ranks:
         if self._collectives is not None:
             self._collectives.abort()
 
+    def end_first(self, user: Callable[[], None]) -> None:
+        self._users.append(user)
+
     def close(self) -> None:
+        while self._users:
+            self._users.pop()()
+        with suppress(RankError, RuntimeError):  # of a rank or a device that has failed
+            self._readouts.settle("its last losses and norms")
         self._readouts.close()
         if self._collectives is not None:
             self._collectives.close()

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 from torch import Tensor
 
@@ -28,6 +28,9 @@ from weft.runtime.transport.message import (
 PAGE, ALIGNMENT = 4096, 64
 HEAD = struct.Struct("<iqH")  # number and size of the block; bytes that say where a new one is
 KEPT = 1 << 10  # of what is worked out once for a block: shapes may change indefinitely
+
+BlocksGiven: TypeAlias = Mapping[int, Sequence["Block"]]  # blocks that each receiver knows
+IsUnread: TypeAlias = Callable[[int], bool]  # whether a receiver has something left to read
 
 Key = TypeVar("Key")
 Kept = TypeVar("Kept")
@@ -125,7 +128,9 @@ class BlockMemory(Protocol):
     def empty(self, block: Block, views: Values) -> Values:
         """Copy values out of a block, which may be filled again then."""
 
-    def part(self, mesh: Mesh, sources: Collection[int], receivers: Collection[int]) -> None:
+    def part(
+        self, mesh: Mesh, sources: Collection[int], given: BlocksGiven, is_unread: IsUnread
+    ) -> None:
         """Let ranks know that their blocks are no longer used; wait for those that use ours."""
 
 

@@ -169,7 +169,7 @@ class NcclCollectives:
     """Communicators of NCCL for sums; all ranks make them."""
 
     def __init__(self, mesh: Mesh, device: torch.device, sets: Sequence[DeviceSet]) -> None:
-        self._groups = connected_sums(mesh, device, sets)
+        self._mesh, self._groups = mesh, connected_sums(mesh, device, sets)
         self.under_way = UnderWay(WHAT)
         self.by_devices: Mapping[DeviceSet, Collective] = {
             devices: NcclSums(mesh, group, devices, self.under_way)
@@ -181,8 +181,8 @@ class NcclCollectives:
         abort([*self._groups.values()])
 
     def close(self) -> None:
+        self.under_way.finish(self._mesh)
         self._guard.close()
-        self.under_way.clear()
         close(self._groups.values())
         self.by_devices, self._groups = {}, {}
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from weft.runtime.ranks.mesh import Mesh
-from weft.runtime.transport.blocks import Announced, Block
+from weft.runtime.transport.blocks import Announced, Block, BlocksGiven, IsUnread
 from weft.runtime.transport.message import Values
 
 GIVEN = b"."  # the file itself takes another way
@@ -46,7 +46,9 @@ class HostMemory:
     def empty(self, block: Block, views: Values) -> Values:
         return [view.clone() if isinstance(view, Tensor) else view for view in views]
 
-    def part(self, mesh: Mesh, sources: Collection[int], receivers: Collection[int]) -> None:
+    def part(
+        self, mesh: Mesh, sources: Collection[int], given: BlocksGiven, is_unread: IsUnread
+    ) -> None:
         """Memory stays as long as anybody has it mapped."""
 
 

@@ -205,7 +205,7 @@ class Nccl:
 
     def close(self) -> None:
         self._posted.clear()
-        self.under_way.clear()
+        self.under_way.finish(self._mesh)
         self._guard.close()
         self._communicators.close()
 

@@ -12,8 +12,9 @@ process, so that none can be waited for in a circle.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -23,7 +24,7 @@ from weft.errors import InputError, RankError
 from weft.runtime.device.accelerator import Accelerator
 from weft.runtime.ranks.mesh import Mesh
 from weft.runtime.ranks.records import Record
-from weft.runtime.transport.blocks import Announced, Block
+from weft.runtime.transport.blocks import Announced, Block, BlocksGiven, IsUnread
 from weft.runtime.transport.message import Values
 
 PATIENCE = 2.0  # seconds for other ranks to let go of blocks
@@ -98,14 +99,33 @@ class PeerMemory:
                 value.record_stream(reader)
         return values
 
-    def part(self, mesh: Mesh, sources: Collection[int], receivers: Collection[int]) -> None:
-        """A GPU's memory goes with its process: whoever has opened it lets go of it before."""
+    def part(
+        self, mesh: Mesh, sources: Collection[int], given: BlocksGiven, is_unread: IsUnread
+    ) -> None:
+        """A GPU's memory goes with its process: whoever has opened it lets go of it before.
+
+        Devices are later than their hosts: first this one has read all that it will, then others.
+        """
+
+        def is_read(receiver: int) -> bool:
+            blocks = given[receiver]
+            return not is_unread(receiver) and all(one.held.emptied.query() for one in blocks)
+
+        with suppress(RankError):  # of a rank that has failed
+            mesh.wait_for_device(self._copied_out.query, lambda: "what others have sent")
         for source in sources:
             mesh.send(source, Record.PARTED)
+        with suppress(RankError):
+            for receiver in given:
+                is_done = partial(self._has_parted, receiver, is_read)
+                mesh.wait_for_device(is_done, lambda: "what was sent to be read", receiver)
         deadline, mesh.deadline = mesh.deadline, PATIENCE
         with suppress(RankError):  # has gone without a word
-            mesh.wait(lambda: self._parted.issuperset(receivers), lambda: "", *receivers)
+            mesh.wait(lambda: self._parted.issuperset(given), lambda: "", *given)
         mesh.deadline = deadline
+
+    def _has_parted(self, receiver: int, is_read: Callable[[int], bool]) -> bool:
+        return receiver in self._parted or is_read(receiver)
 
     def _copied(self, view: Tensor) -> Tensor:
         """On this rank's GPU."""

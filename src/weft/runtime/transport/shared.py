@@ -14,6 +14,7 @@ from __future__ import annotations
 from array import array
 from collections import defaultdict, deque
 from collections.abc import Sequence
+from itertools import chain
 from threading import Lock
 from typing import Any
 
@@ -121,15 +122,17 @@ class Shared:
 
     def close(self) -> None:
         """Forget all blocks, also where senders and receivers know them."""
-        self._is_closed = True  # others may still send, or give credit
+        self.end()
+        self._is_closed = True  # others may still send
         sources = {source for source, _ in self._seen}
         self._seen.clear()
         self._known.clear()
         for arrived in self._arrived.values():
             arrived.clear()
-        receivers = {one for one, rooms in self._free.items() if any(rooms.values())}
-        receivers |= {one for one, used in self._used.items() if used}
-        self._memory.part(self._mesh, sources, receivers)
+        given = {receiver: [*used.values()] for receiver, used in self._used.items()}
+        for receiver, rooms in self._free.items():
+            given.setdefault(receiver, []).extend(chain(*rooms.values()))
+        self._memory.part(self._mesh, sources, given, lambda one: bool(self._used[one]))
         for rooms in self._free.values():
             for blocks in rooms.values():
                 blocks.clear()
@@ -195,6 +198,6 @@ class Shared:
     def _on_credit(self, destination: int, content: bytes) -> None:
         """Values that are read late are read in any order, so credit names their blocks."""
         used = self._used[destination]
-        for number in () if self._is_closed else array(NUMBER, content):
-            block = used.pop(number)
-            self._free[destination][block.size].append(block)
+        for number in array(NUMBER, content):
+            if block := used.pop(number, None):  # else all was forgotten
+                self._free[destination][block.size].append(block)

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Collection, Sequence
+from contextlib import suppress
 from typing import NamedTuple, Protocol
+
+from weft.errors import RankError
+from weft.runtime.ranks.blame import devices_of
+from weft.runtime.ranks.mesh import Mesh
 
 
 class Launched(Protocol):
@@ -49,5 +54,17 @@ class UnderWay:
                 return Oldest(number, sorted(launched.peers))
         return None
 
-    def clear(self) -> None:
+    def finish(self, mesh: Mesh) -> None:
+        """Wait until all is over: other ranks need this one for it; not if one of them has failed.
+
+        A host may be far ahead of its device when it has nothing more to do.
+        """
+
+        def what() -> str:
+            first = self.oldest()
+            others = f" with {devices_of(first.others)}" if first else ""
+            return f"the end of {self.what}{others}"
+
+        with suppress(RankError, RuntimeError):  # of a communicator that was aborted
+            mesh.wait_for_device(lambda: self.oldest() is None, what)
         self._launched.clear()

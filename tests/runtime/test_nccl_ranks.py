@@ -1,0 +1,93 @@
+"""NCCL between ranks: order, messages and failures over one that stands in for it on CPUs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from tests.runtime.asynchrony import differences as asynchronous_differences
+from tests.runtime.asynchrony import named
+from tests.runtime.exactness import differences_of
+from tests.runtime.habits.draws import drawn
+from tests.runtime.habits.ranks import judge_in_ranks
+from tests.runtime.nccl_on_cpu import nccl_on_cpu
+from tests.runtime.ranks import run
+from tests.runtime.test_descriptions import (
+    frozen_and_passed_on,
+    hooked_before,
+    hooked_later,
+    kept,
+    read_now_and_then,
+    thawed,
+)
+from tests.runtime.test_exact import SYNCHRONOUS, program_of
+
+CPU = torch.device("cpu")
+DEADLINE = 2.0
+ASYNCHRONOUS: dict[str, dict[str, Any]] = {
+    "pipedream-4x1": {"drains": (2, 3)},
+    "naive-async-4x1": {},
+    "pipedream-2bw-4x3": {"clip": 0.05, "drains": (2,)},
+    "wpipe-4x8r4": {"model": "tied", "clip": 0.05},
+    "wpipe-fresh-4x8r4": {"model": "normed"},
+}
+
+
+def over_nccl(function: Callable[..., Any], *args: Any) -> Any:
+    """In a rank."""
+    with nccl_on_cpu():
+        return function(*args, transport="nccl")
+
+
+# gradients
+
+
+def train(transport: str) -> dict[str, list[str]]:
+    """What differs, by schedule: messages are in one order, and computation is as it was."""
+    found = {}
+    for schedule in SYNCHRONOUS:
+        for variant in ("", *schedule.variants):
+            program = program_of(schedule, 4, variant)
+            model = "tied" if schedule.stages_per_device == (1, 1) else "layers"
+            differs = differences_of(model, program, transport=transport)
+            found[f"{schedule.name} {variant}"] = [x for x in differs if "order" not in x]
+    return {name: differs for name, differs in found.items() if differs}
+
+
+def test_every_synchronous_schedule_is_exact() -> None:
+    assert run(4, over_nccl, train) == [{}] * 4
+
+
+def train_asynchronously(transport: str) -> dict[str, list[str]]:
+    """As above: in which order a rank's lanes record their actions is no part of it."""
+    found = {}
+    for name, settings in ASYNCHRONOUS.items():
+        differs = asynchronous_differences(named(name), transport=transport, updates=6, **settings)
+        found[name] = [one for one in differs if "order" not in one]
+    return {name: differs for name, differs in found.items() if differs}
+
+
+def test_asynchronous_schedules_are_exact() -> None:
+    assert run(4, over_nccl, train_asynchronously) == [{}] * 4
+
+
+def test_a_sample_of_random_models() -> None:
+    every = (case for case in map(drawn, range(300)) if case.plan.program.devices == 3)
+    sample = [next(every) for _ in range(6)]
+    verdicts = judge_in_ranks(sample, "nccl")
+    assert all(verdict.kind != "wrong" for verdict in verdicts), verdicts
+    assert sum(verdict.kind == "equal" for verdict in verdicts) > len(sample) / 2
+
+
+@pytest.mark.parametrize("case", [hooked_before, hooked_later, kept, thawed, read_now_and_then])
+def test_what_changes_where_a_stage_is_held_is_known_to_its_neighbours(
+    case: Callable[[Any], list[float] | str],
+) -> None:
+    assert run(2, over_nccl, case) == [case("loopback")] * 2
+
+
+def test_a_gradient_that_nobody_wants_any_more_does_no_harm() -> None:
+    assert run(3, over_nccl, frozen_and_passed_on) == [frozen_and_passed_on("loopback")] * 3

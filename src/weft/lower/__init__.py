@@ -6,11 +6,12 @@ from weft.lower.experts import experts
 from weft.lower.groups import groups_of, launched_after
 from weft.lower.meetings import Groups, Meetings
 from weft.lower.offload import Amount, check_amount, offload, offloads, onload_steps
-from weft.lower.order import launch_order, sums_of_norms
+from weft.lower.order import launch_order
 from weft.lower.pairs import overlapping, unpaired
 from weft.lower.recompute import recompute, recompute_early
 from weft.lower.replicas import replicated
 from weft.lower.split import split, split_late
+from weft.lower.step_order import StepOrder, step_order
 from weft.lower.transfers import launched_together, one_wire, transfer_steps
 from weft.lower.updates import updates
 from weft.lower.whole import whole
@@ -21,6 +22,7 @@ __all__ = [
     "Groups",
     "Meetings",
     "Messages",
+    "StepOrder",
     "check_amount",
     "executable",
     "experts",
@@ -40,7 +42,7 @@ __all__ = [
     "replicated",
     "split",
     "split_late",
-    "sums_of_norms",
+    "step_order",
     "transfer_steps",
     "unpaired",
     "unwired",

@@ -235,18 +235,25 @@ def onload_steps(program: Program) -> Index:
     memory. -1 for other actions.
     """
     endless = without_epilogue(program, program.steps + _SPARE)
-    since, needs = released(endless), endless.dependencies
-    is_load = endless.actions.kind == Kind.ONLOAD
-    rows = np.flatnonzero(is_load[needs.producer])
-    reader = np.full(len(endless), len(endless))
-    np.minimum.at(reader, needs.producer[rows], needs.consumer[rows])
+    since, (loads, before) = released(endless), slots_before_readers(endless)
+    due = np.full(len(endless), -1)
+    due[loads] = since[before]
     found = np.full(len(program), -1)
     assert program.period is not None
     for index, lane in enumerate(program.lanes):
         if lane.stream is Stream.ONLOAD:
             first, start = int(program.bounds[index]), int(endless.bounds[index])
             listed = program.period.prologue[index] + program.period.body[index]
-            read = reader[start : start + listed]
-            before = np.maximum(read - 1, endless.bounds[endless.lane_of[read]])
-            found[first : first + listed] = since[before]
+            found[first : first + listed] = due[start : start + listed]
     return found
+
+
+def slots_before_readers(program: Program) -> tuple[Index, Index]:
+    """Loads, and for each what its device computes before its reader."""
+    needs, is_load = program.dependencies, program.actions.kind == Kind.ONLOAD
+    rows = np.flatnonzero(is_load[needs.producer])
+    reader = np.full(len(program), len(program))
+    np.minimum.at(reader, needs.producer[rows], needs.consumer[rows])
+    loads = np.flatnonzero(is_load & (reader < len(program)))
+    read = reader[loads]
+    return loads, np.maximum(read - 1, program.bounds[program.lane_of[read]])

@@ -10,11 +10,12 @@ from tests.runtime.habits.case import Case
 from tests.runtime.habits.contenders import Trace, pipeline, plain
 from tests.runtime.habits.grammar import Carried
 from tests.runtime.habits.judge import Verdict, compared, failure, unable
-from tests.runtime.nccl_on_cpu import nccl_on_cpu
+from tests.runtime.like_gpus import like_gpus
 from tests.runtime.ranks import TRANSPORTS, run
 from weft.errors import RankError
+from weft.runtime.ranks.carriers import OF_GPUS
 
-CARRIERS = (*TRANSPORTS, "nccl")
+CARRIERS = (*TRANSPORTS, *OF_GPUS)
 
 
 class Share(NamedTuple):
@@ -45,7 +46,8 @@ def _plain(case: Case) -> Trace | None:
 
 def _shares(cases: Sequence[Case], transport: str) -> list[Share]:
     """In a rank."""
-    with nccl_on_cpu() if transport == "nccl" else nullcontext():
+    hosts = 2 if transport == "mixed" else 1
+    with like_gpus(hosts) if transport in OF_GPUS else nullcontext():
         return [_share(case, transport) for case in cases]
 
 

@@ -24,7 +24,7 @@ from weft.ir.earliest import Seconds
 from weft.ir.kinds import Kind, Stream
 from weft.ir.program import Program
 from weft.ir.values import Value
-from weft.lower import launch_order, launched_together, sums_of_norms
+from weft.lower import StepOrder, launch_order, launched_together, step_order
 from weft.runtime.lane.bind import Binder
 from weft.runtime.lane.gates import Steps
 from weft.runtime.lane.gathers import Gathers
@@ -36,7 +36,8 @@ from weft.timeline import Timeline
 
 RECEIVES = (Kind.RECV_ACTIVATION, Kind.RECV_GRADIENT)
 OF_WEIGHTS = (Kind.REDUCE, Kind.UPDATE)
-AT_ONCE, AT_LAST = -1.0, float("inf")  # positions before and after all others
+WAITING = (Stream.COMPUTE, Stream.ONLOAD)  # until the data are given that their actions need
+AT_ONCE = -1.0  # a position before all others
 
 
 class Planner:
@@ -57,25 +58,15 @@ class Planner:
         self._steps = self.gathers.gated(self._steps, drive.gate)
         self._steps = releasing(self._steps, binder.steps, timeline)
         self._follows, self._positions = _followers(self._program), _positions(timeline)
-        self._is_late = np.zeros(len(self._program), np.bool_)
-        if not drive.has_threads:
-            self._place_sums(own)
+        sums = _sums_over(self._program)
+        self._order: StepOrder | None = None
+        if not (drive.has_threads or own.all()):  # hosts wait for each other's parts of these
+            self._follows[sums] = False
+            is_waiting = len(sums) or any(lane.is_one_wire for lane in self._program.lanes)
+            if self._ring.is_periodic and is_waiting:
+                self._order = step_order(self._ring.source)
         self._reads: dict[int, list[int]] = {}
         self.restart()
-
-    def _place_sums(self, own: NDArray[np.bool_]) -> None:
-        """Let a host wait for what other devices sum once nobody needs it for that any more.
-
-        Laps of a program that repeats overlap, so that positions are no order of all devices: there
-        it does so where it could not go on without.
-        """
-        rows = _sums_over(self._program, own)
-        self._follows[rows] = False
-        if self._ring.is_periodic:
-            self._is_late[rows] = True
-            for summed, waiting in zip(*sums_of_norms(self._program), strict=True):
-                if self._is_late[summed]:
-                    self._waits.setdefault(int(waiting), []).append(int(summed))
 
     @property
     def digest(self) -> str:
@@ -90,7 +81,7 @@ class Planner:
         self._receives: dict[int, Course] = {}  # by lane
         for index, lane in enumerate(self._program.lanes):
             if lane.device in self._binder.devices:
-                course = Course(self._ring, lane)
+                course = Course(self._ring, lane, self._order)
                 if lane.channel is not None and lane.channel.destination == lane.device:
                     self._receives[index] = course
                 else:
@@ -117,13 +108,15 @@ class Planner:
     def until(self, given: int) -> Plan:
         """What runs once as many microbatches are given; of a synchronous program all, each time.
 
-        Other lanes follow the computation, as far as what they read is there.
+        Other lanes follow the computation, as far as what they read is there. A host that waits for
+        sums itself comes to them once all devices have the data for it.
         """
         if self._only is not None:
             return self._only
+        waiting = WAITING if self._order is None else (*WAITING, Stream.REDUCE)
         lanes = [
             _Lane(course, [*course.until(given)])
-            if course.lane.stream in (Stream.COMPUTE, Stream.ONLOAD) or course.lane.is_one_wire
+            if course.lane.stream in waiting or course.lane.is_one_wire
             else _Lane(course)
             for course in self._courses
         ]
@@ -175,9 +168,7 @@ class Planner:
         for index in range(len(lanes)):
             look(index)
         while ready:
-            position, index = heapq.heappop(ready)
-            if position == AT_LAST and not any(lane.is_due for lane in lanes):
-                break
+            _, index = heapq.heappop(ready)
             item = lanes[index].take()
             order.append(item)
             self._done[item.row] = item.lap
@@ -190,12 +181,13 @@ class Planner:
     def _position(self, item: Item) -> float:
         """Where an action stands in the order of launches, one lap after the other.
 
-        Laps overlap: a follower of a new one comes before what is left of the last one.
+        Laps overlap: a follower of a new one comes before what is left of the last one. In the
+        order of steps all devices have one that counts no laps.
         """
         if self._follows[item.row]:
             return AT_ONCE
-        if self._is_late[item.row]:
-            return AT_LAST
+        if self._order is not None:
+            return item.place
         return float(self._positions[item.row] + item.lap * len(self._positions))
 
     def _planned(self, order: Sequence[Item]) -> Plan:
@@ -274,21 +266,25 @@ def _end(lanes: Sequence[_Lane]) -> None:
 def _followers(program: Program) -> NDArray[np.bool_]:
     """What only has to be launched, right after a computation whose outcome it reads.
 
-    But for what comes back from the host, when it is needed, and transfers that keep an order.
+    But for what comes back from the host, when it is needed, and transfers that keep an order;
+    where there are such, it is sends by channels alone.
     """
-    if any(lane.is_one_wire for lane in program.lanes):
-        return np.zeros(len(program), np.bool_)
     needs, is_computed = program.dependencies, program.is_on_compute[program.lane_of]
     found = ~is_computed & (program.actions.kind != Kind.ONLOAD)
+    is_one_wire = np.array([lane.is_one_wire for lane in program.lanes], np.bool_)
+    if is_one_wire.any():
+        is_by_channel = np.array([lane.channel is not None for lane in program.lanes], np.bool_)
+        found &= is_by_channel[program.lane_of]
     found[needs.consumer[~is_computed[needs.producer]]] = False
     return np.asarray(found)
 
 
-def _sums_over(program: Program, own: NDArray[np.bool_]) -> Index:
-    """The sums and gathers of this process that read what other devices of the program compute."""
-    needs, kind = program.dependencies, program.actions.kind
-    is_sum = np.isin(kind, (Kind.REDUCE, Kind.GATHER)) & own
-    return np.unique(needs.consumer[is_sum[needs.consumer] & ~own[needs.producer]])
+def _sums_over(program: Program) -> Index:
+    """The sums and gathers that read what several devices of the program compute."""
+    needs, device = program.dependencies, program.device_of
+    is_sum = np.isin(program.actions.kind, (Kind.REDUCE, Kind.GATHER))
+    is_over = is_sum[needs.consumer] & (device[needs.consumer] != device[needs.producer])
+    return np.unique(needs.consumer[is_over])
 
 
 def _positions(timeline: Timeline) -> Seconds:

@@ -22,7 +22,7 @@ from weft.ir.graph import Backward
 from weft.ir.kinds import Kind, Stream
 from weft.ir.lanes import Lane, Period
 from weft.ir.program import Program
-from weft.lower import onload_steps, transfer_steps
+from weft.lower import StepOrder, onload_steps, transfer_steps
 
 SPARE = 8  # numbers beyond those of the microbatches in flight
 LEAST_STEPS = 4  # in which a periodic program shows what it does, at least
@@ -39,14 +39,15 @@ class Item(NamedTuple):
     """An action that is to run: its row in the ring's program, its lap, and the data it needs.
 
     Microbatches are counted from the start. A transfer that has to keep an order may wait for
-    others, so that it takes place when more data are given than it carries; what comes back from
-    the host waits until it is needed soon.
+    others, so that it takes place when more data are given than it carries; so does a sum that has
+    a place in the order of steps. What comes back from the host waits until it is needed soon.
     """
 
     row: int
     lap: int
     needs: int  # the last microbatch that it is about
     given: int  # the last microbatch that has to be given
+    place: float = 0.0  # in the order of steps, where that is asked for
 
 
 class Ring:
@@ -111,15 +112,23 @@ class Ring:
 class Course:
     """What comes next on a lane; it can be taken as far as data reach, and drained."""
 
-    def __init__(self, ring: Ring, lane: Lane) -> None:
-        self._ring, self.lane = ring, lane
+    def __init__(self, ring: Ring, lane: Lane, order: StepOrder | None = None) -> None:
+        self._ring, self.lane, self._order = ring, lane, order
         self._longest = 2 * int(np.diff(ring.source.bounds).max(initial=1))
         self.restart()
 
     def restart(self) -> None:
         """Begin again, with the first microbatch."""
-        self._coming = self._ring.items(self.lane)
+        items = self._ring.items(self.lane)
+        self._coming = items if self._order is None else self._placed(items, self._order)
         self._kept: deque[Item] = deque()
+
+    def _placed(self, items: Iterator[Item], order: StepOrder) -> Iterator[Item]:
+        """With their places; a sum waits for all data that its place needs."""
+        source, is_sum = self._ring.source, self.lane.stream is Stream.REDUCE
+        for item, place in zip(items, order.places(source.lanes.index(self.lane)), strict=False):
+            reached = (order.step(place) + 1) * source.microbatches - 1
+            yield item._replace(place=place, given=reached if is_sum else item.given)
 
     def next(self) -> Item | None:
         """What comes next, if anything ever does."""

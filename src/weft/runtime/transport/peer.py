@@ -29,6 +29,7 @@ from weft.runtime.transport.message import Values
 
 PATIENCE = 2.0  # seconds for other ranks to let go of blocks
 RECEIVING = "receive"  # the stream of copies out of blocks
+SHARING = "share"  # one on which nothing waits
 
 
 class Events(NamedTuple):
@@ -47,7 +48,7 @@ class PeerMemory:
         self._device, self._accelerator = device, accelerator
         self._parted: set[int] = set()  # ranks that have none of our blocks any more
         mesh.handle(Record.PARTED, lambda other, _: self._parted.add(other))
-        self._receiving = accelerator.stream(RECEIVING)
+        self._receiving, self._sharing = map(accelerator.stream, (RECEIVING, SHARING))
         self._copied_out = accelerator.event()
 
     def make(self, number: int, size: int) -> Block:
@@ -56,9 +57,17 @@ class PeerMemory:
         return Block(number, content, Events(*made))
 
     def give(self, mesh: Mesh, destination: int, block: Block) -> bytes:
+        """Without what torch does besides: an event is for all that was launched on a stream by
+        now, and whatever its receiver launches next would wait for it, whoever reads the block.
+        """
         handles = [event.ipc_handle() for event in block.held]
-        shared = block.content.untyped_storage()._share_cuda_()  # type: ignore[no-untyped-call]
-        return _written([*shared, *handles])
+        stream = self._accelerator.entered
+        self._accelerator.enter(self._sharing)
+        try:
+            *shared, _ = block.content.untyped_storage()._share_cuda_()  # type: ignore[no-untyped-call]
+        finally:
+            self._accelerator.enter(stream)
+        return _written([*shared, False, *handles])
 
     def open(self, mesh: Mesh, source: int, announced: Announced) -> Block:
         *storage, filled, emptied = _read(announced.where)

@@ -1,11 +1,12 @@
-"""NCCL between ranks of CPUs, as far as its order goes: what `transport="nccl"` does, without GPUs.
+"""The transports of GPUs between ranks of CPUs, as far as their order goes.
 
     a host     launches groups, and goes on; where a stream would wait for one, it waits itself
-    a queue    one for each communicator: one group after the other, as launched
+    a queue    of NCCL, one for each communicator: one group after the other, as launched
     a group    is over when all that it sends has been received, and all that it receives is there
 
 Hosts that wait are slower than streams: what ends here ends on GPUs, in whatever order these go on.
-What is sent is read while the host goes on, so that whoever writes over it is found out.
+What NCCL sends is read while the host goes on, so that whoever writes over it is found out. What
+`peer` sends is read when its reader gets to it.
 """
 
 from __future__ import annotations
@@ -15,21 +16,26 @@ import struct
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial, partialmethod
 from queue import SimpleQueue
 from threading import Event, Thread
 from typing import Any, TypeAlias
 from unittest.mock import patch
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
 from weft.ir.kinds import Direction
 from weft.runtime import assembly
 from weft.runtime.lane import lanes
 from weft.runtime.profile import hops
-from weft.runtime.ranks import carriers, world
+from weft.runtime.ranks import carriers, rendezvous, world
 from weft.runtime.ranks.mesh import Mesh
 from weft.runtime.transport.groups import Gloo, Group
+from weft.runtime.transport.host import HostMemory
+from weft.runtime.transport.nccl import Nccl, TransferGroup
+from weft.runtime.transport.shared import Shared
 from weft.runtime.weights import summing
 
 HEADER = struct.Struct("<q16s")  # bytes and type of what is sent
@@ -181,6 +187,31 @@ class Communicators:
             one.close()
 
 
+class LateMemory(HostMemory):
+    """Read when somebody asks for it, as the memory of a GPU is."""
+
+    is_read_late = True
+
+
+def _near(made: carriers.Carriers) -> Shared:
+    """What `transport="peer"` is on GPUs."""
+    return Shared(made.mesh, made.windows, LateMemory())
+
+
+def _host_of(hosts: int) -> str:
+    """Where this rank seems to be, if as many hosts have ranks in order."""
+    return f"host {hosts * dist.get_rank() // dist.get_world_size()}"
+
+
+_launch_group = Nccl._launch
+
+
+def _launch(self: Nccl, device: InstantDevice, group: TransferGroup, communicator: Any) -> None:
+    _launch_group(self, group, communicator)
+    if self.is_first and group.work is not None:
+        device.launched.append(group.work)
+
+
 class InstantEvent:
     """A point that was reached when it was made."""
 
@@ -197,9 +228,15 @@ class InstantStream:
 
 
 class InstantDevice:
-    """A GPU that keeps up with its host."""
+    """A GPU that keeps up with its host, but for NCCL.
+
+    In a first run CUDA loads kernels, and ends all that was launched before it goes on.
+    """
 
     entered: Any = InstantStream()
+
+    def __init__(self) -> None:
+        self.launched: list[Any] = []  # by NCCL in a first run
 
     def begin(self) -> Any:
         return self.entered
@@ -208,6 +245,9 @@ class InstantDevice:
         return InstantStream()
 
     def enter(self, stream: Any) -> None:
+        for work in self.launched:
+            work.wait()
+        self.launched.clear()
         self.entered = stream
 
     def event(self) -> InstantEvent:
@@ -226,14 +266,20 @@ class InstantDevice:
 
 
 @contextmanager
-def nccl_on_cpu() -> Iterator[None]:
-    """Let `transport="nccl"` take ranks of CPUs, driven as those of GPUs are."""
+def like_gpus(hosts: int = 1) -> Iterator[None]:
+    """Let the transports of GPUs take ranks of CPUs, driven as those of GPUs are.
+
+    They seem to be on several hosts, for `transport="mixed"`.
+    """
     device = InstantDevice()
     with ExitStack() as patches:
         for module in (assembly, carriers, hops, lanes, summing):
             patches.enter_context(patch.object(module, "accelerator_of", lambda _: device))
         patches.enter_context(patch.object(world, "chosen", lambda carrier, *_: carrier))
+        patches.enter_context(patch.object(Nccl, "_launch", partialmethod(_launch, device)))
         patches.enter_context(patch.object(carriers, "Communicators", Communicators))
         patches.enter_context(patch.object(carriers.Carriers, "_refuse_shared_gpus"))
+        patches.enter_context(patch.object(carriers.Carriers, "_peer", _near))
+        patches.enter_context(patch.object(rendezvous, "_host", partial(_host_of, hosts)))
         patches.enter_context(patch.object(Tensor, "record_stream", lambda *_: None))
         yield

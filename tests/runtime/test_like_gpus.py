@@ -1,4 +1,4 @@
-"""NCCL between ranks: order, messages and failures over one that stands in for it on CPUs."""
+"""The transports of GPUs between ranks of CPUs: orders, messages, and how all of it ends."""
 
 from __future__ import annotations
 
@@ -6,14 +6,13 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-import torch
 
 from tests.runtime.asynchrony import differences as asynchronous_differences
 from tests.runtime.asynchrony import named
 from tests.runtime.exactness import differences_of
 from tests.runtime.habits.draws import drawn
 from tests.runtime.habits.ranks import judge_in_ranks
-from tests.runtime.nccl_on_cpu import nccl_on_cpu
+from tests.runtime.like_gpus import like_gpus
 from tests.runtime.ranks import run
 from tests.runtime.test_descriptions import (
     frozen_and_passed_on,
@@ -24,9 +23,9 @@ from tests.runtime.test_descriptions import (
     thawed,
 )
 from tests.runtime.test_exact import SYNCHRONOUS, program_of
+from weft.runtime.ranks.carriers import OF_GPUS
 
-CPU = torch.device("cpu")
-DEADLINE = 2.0
+of_gpus = pytest.mark.parametrize("transport", OF_GPUS)
 ASYNCHRONOUS: dict[str, dict[str, Any]] = {
     "pipedream-4x1": {"drains": (2, 3)},
     "naive-async-4x1": {},
@@ -36,10 +35,10 @@ ASYNCHRONOUS: dict[str, dict[str, Any]] = {
 }
 
 
-def over_nccl(function: Callable[..., Any], *args: Any) -> Any:
-    """In a rank."""
-    with nccl_on_cpu():
-        return function(*args, transport="nccl")
+def over(transport: str, function: Callable[..., Any], *args: Any) -> Any:
+    """In a rank; where transports are mixed, half of them are on another host."""
+    with like_gpus(hosts=2 if transport == "mixed" else 1):
+        return function(*args, transport=transport)
 
 
 # gradients
@@ -57,8 +56,9 @@ def train(transport: str) -> dict[str, list[str]]:
     return {name: differs for name, differs in found.items() if differs}
 
 
-def test_every_synchronous_schedule_is_exact() -> None:
-    assert run(4, over_nccl, train) == [{}] * 4
+@of_gpus
+def test_every_synchronous_schedule_is_exact(transport: str) -> None:
+    assert run(4, over, transport, train) == [{}] * 4
 
 
 def train_asynchronously(transport: str) -> dict[str, list[str]]:
@@ -70,8 +70,9 @@ def train_asynchronously(transport: str) -> dict[str, list[str]]:
     return {name: differs for name, differs in found.items() if differs}
 
 
-def test_asynchronous_schedules_are_exact() -> None:
-    assert run(4, over_nccl, train_asynchronously) == [{}] * 4
+@of_gpus
+def test_asynchronous_schedules_are_exact(transport: str) -> None:
+    assert run(4, over, transport, train_asynchronously) == [{}] * 4
 
 
 def test_a_sample_of_random_models() -> None:
@@ -86,8 +87,8 @@ def test_a_sample_of_random_models() -> None:
 def test_what_changes_where_a_stage_is_held_is_known_to_its_neighbours(
     case: Callable[[Any], list[float] | str],
 ) -> None:
-    assert run(2, over_nccl, case) == [case("loopback")] * 2
+    assert run(2, over, "nccl", case) == [case("loopback")] * 2
 
 
 def test_a_gradient_that_nobody_wants_any_more_does_no_harm() -> None:
-    assert run(3, over_nccl, frozen_and_passed_on) == [frozen_and_passed_on("loopback")] * 3
+    assert run(3, over, "nccl", frozen_and_passed_on) == [frozen_and_passed_on("loopback")] * 3

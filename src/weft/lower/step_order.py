@@ -113,21 +113,15 @@ def _starts(endless: Program, width: float) -> Seconds:
 
 
 def _whole_meetings(program: Program) -> tuple[Index, Index]:
-    """The parts of sums and gathers on all devices, and who reads one of them.
+    """All parts of a sum or gather, each with who reads one of them.
 
-    Some networks let none of them go on before all are there.
+    Some networks let no device go on before all of them are there. Parts read the same.
     """
     actions, needs = program.actions, program.dependencies
     is_part = np.isin(actions.kind, (Kind.REDUCE, Kind.GATHER))
-    is_tied = actions.edge >= 0
-    columns = [
-        actions.kind,
-        actions.version,
-        actions.edge,
-        np.where(is_tied, -1, actions.stage),
-        np.where(is_tied, actions.pipe, -1),
-    ]
-    meeting = _numbered(np.stack(columns, axis=1))
+    first = np.full(len(program), len(program))
+    np.minimum.at(first, needs.consumer, needs.producer)
+    meeting = _numbered(np.stack([actions.kind, actions.edge, first], axis=1))
     parts, reads = np.flatnonzero(is_part), np.flatnonzero(is_part[needs.producer])
     readers, key = needs.consumer[reads], meeting[needs.producer[reads]]
     is_reader = ~is_part[readers]

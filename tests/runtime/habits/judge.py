@@ -88,6 +88,8 @@ def failure(case: Case, error: Exception, found: Trace) -> Verdict:
     """
     if not isinstance(error, WeftError) or re.search(r"device \d+ failed", str(error)):
         return Verdict("wrong", (f"pipeline fails: {_text(error)}",))
+    if "within the deadline" in str(error):
+        return Verdict("wrong", (f"ranks wait for each other: {_text(error)}",))
     is_due = not case.is_asynchronous and not case.training.changes
     if found.updates and is_due:
         return Verdict("wrong", (f"refused after weights have changed: {_text(error)}",))

@@ -82,7 +82,7 @@ def parsed(
         if getattr(arguments, name) is None:
             setattr(arguments, name, value)
     if arguments.device == "cpu":
-        arguments.transports = [ON_CPU[transport] for transport in arguments.transports]
+        arguments.transports = [*dict.fromkeys(ON_CPU[one] for one in arguments.transports)]
     return arguments
 
 

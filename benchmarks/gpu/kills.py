@@ -282,7 +282,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--json", type=Path, help="where the results go")
     arguments = parser.parse_args()
     if arguments.device == "cpu":
-        arguments.transports = [ON_CPU[transport] for transport in arguments.transports]
+        arguments.transports = [*dict.fromkeys(ON_CPU[one] for one in arguments.transports)]
     return arguments
 
 

@@ -56,8 +56,12 @@ class Launched:
         self._error = error
         self._is_over.set()
 
-    def wait(self) -> None:
+    def drain(self) -> None:
+        """A device goes on also where a communicator was aborted."""
         self._is_over.wait()
+
+    def wait(self) -> None:
+        self.drain()
         if self._error:
             raise RuntimeError(self._error)
 
@@ -246,7 +250,7 @@ class InstantDevice:
 
     def enter(self, stream: Any) -> None:
         for work in self.launched:
-            work.wait()
+            work.drain()
         self.launched.clear()
         self.entered = stream
 

@@ -14,13 +14,15 @@ from tests.runtime.fake_device import FakeDevice
 from weft.cost import Link, Share
 from weft.ir.kinds import Kind, Layer, Stream
 from weft.ir.program import Program
-from weft.lower import executable, experts, offload, replicated
+from weft.ir.values import Value
+from weft.lower import executable, experts, launched_after, offload, one_wire, replicated
 from weft.runtime.lane.gates import Across, Steps
 from weft.runtime.lane.plan import Planner
 from weft.runtime.lane.ring import Ring
 from weft.runtime.lane.steps import Reduce
 from weft.runtime.lane.streams import EventGate, Streams
 from weft.runtime.lane.walk import Entry, Plan
+from weft.runtime.lane.wires import ends_of_groups, groups_in
 from weft.runtime.ranks.clock import Recording
 from weft.schedules import REGISTRY, Shape, wpipe
 from weft.simulate import simulate
@@ -63,6 +65,7 @@ def bound(program: Program, device: int, fake: FakeDevice) -> Any:
     ring = Ring(program)
     kind = ring.program.actions.kind
     rows = np.flatnonzero(ring.program.device_of == device).tolist()
+    groups = groups_in(ring, None)
     return SimpleNamespace(
         ring=ring,
         program=ring.program,
@@ -70,7 +73,10 @@ def bound(program: Program, device: int, fake: FakeDevice) -> Any:
         steps={row: Launch(fake, row) for row in rows},
         closings={},
         wires=SimpleNamespace(
-            sends={}, receives={r: [] for r in rows if kind[r] in RECEIVES}, ends={}, after={}
+            sends={},
+            receives={r: [] for r in rows if kind[r] in RECEIVES},
+            ends=ends_of_groups(ring.program, groups),
+            after=launched_after(ring.program, groups),
         ),
     )
 
@@ -310,6 +316,17 @@ def order_of(program: Program, device: int) -> list[int]:
     return [entry.row for entry in entries]
 
 
+def other_ends(program: Program) -> dict[int, int]:
+    """Of transfers that keep an order."""
+    needs, found = program.dependencies, dict[int, int]()
+    messages = needs.value == Value.MESSAGE
+    pairs = zip(needs.producer[messages].tolist(), needs.consumer[messages].tolist(), strict=True)
+    for send, receive in pairs:
+        if program.lanes[program.lane_of[send]].is_one_wire:
+            found |= {send: receive, receive: send}
+    return found
+
+
 def awaited(program: Program, row: int, closings: set[int]) -> set[int]:
     """What has to be launched, on other devices too, before a host goes on with an action."""
     needs, kind, found = program.dependencies, program.actions.kind, set[int]()
@@ -324,16 +341,26 @@ def awaited(program: Program, row: int, closings: set[int]) -> set[int]:
 
 
 def stuck(program: Program, orders: Mapping[int, list[int]] | None = None) -> dict[int, int]:
-    """For each device whose host cannot go on, the row that it is at."""
+    """For each device whose host cannot go on, the row that it is at.
+
+    In a first run CUDA loads kernels, and ends what was launched before: so hosts wait at transfers
+    that keep an order until both are there.
+    """
     orders = orders or {device: order_of(program, device) for device in range(program.devices)}
     closings = {row for order in orders.values() for row in order if row < 0}
     place, launched = dict.fromkeys(orders, 0), set[int]()
+    ends = other_ends(program)
     is_moving = True
     while is_moving:
         is_moving = False
         for device, order in orders.items():
             while place[device] < len(order):
                 row = order[place[device]]
+                if row in ends:
+                    is_moving |= row not in launched
+                    launched.add(row)
+                    if ends[row] not in launched:
+                        break
                 if row >= 0 and not awaited(program, row, closings) <= launched:
                     break
                 launched.add(row)
@@ -352,6 +379,19 @@ def test_no_host_waits_for_one_that_waits_for_it(name: str, norms: bool) -> None
     source = program_of(name)
     shared = [range(source.stages)] if norms else []
     assert stuck(executable(source, norms=shared)) == {}
+
+
+@pytest.mark.parametrize("hosts", [4, 2], ids=["nccl", "mixed"])
+@pytest.mark.parametrize("name", SYNCHRONOUS)
+def test_no_host_waits_in_a_circle_for_transfers(name: str, hosts: int) -> None:
+    """Of four devices on this many hosts: what is far keeps an order, what is near does not."""
+    source = program_of(name)
+
+    def is_far(one: int, other: int) -> bool:
+        return hosts * one // source.devices != hosts * other // source.devices
+
+    program = executable(source, norms=[range(source.stages)])
+    assert stuck(one_wire(program, is_ordered=is_far)) == {}
 
 
 def test_no_host_waits_in_a_circle_for_weights_that_copies_gather() -> None:

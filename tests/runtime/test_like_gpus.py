@@ -23,6 +23,7 @@ from tests.runtime.test_descriptions import (
     thawed,
 )
 from tests.runtime.test_exact import SYNCHRONOUS, program_of
+from tests.runtime.test_replicas import train as train_copies
 from weft.runtime.ranks.carriers import OF_GPUS
 
 of_gpus = pytest.mark.parametrize("transport", OF_GPUS)
@@ -73,6 +74,18 @@ def train_asynchronously(transport: str) -> dict[str, list[str]]:
 @of_gpus
 def test_asynchronous_schedules_are_exact(transport: str) -> None:
     assert run(4, over, transport, train_asynchronously) == [{}] * 4
+
+
+def train_replicas(transport: str) -> list[list[str]]:
+    """Two of two ranks each; half of the names with an optimizer that they share."""
+    whole = train_copies(["zbv", "pipedream-2bw"], "dp, pp", transport=transport)
+    shared = train_copies(["chimera", "wpipe"], "dp, pp", transport=transport, shard_optimizer=True)
+    return whole + shared
+
+
+@of_gpus
+def test_replicas_are_exact(transport: str) -> None:
+    assert run(4, over, transport, train_replicas) == [[[]] * 4] * 4
 
 
 def test_a_sample_of_random_models() -> None:

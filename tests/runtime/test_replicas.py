@@ -59,15 +59,15 @@ def by_reference(name: str, clip: float | None = 0.5) -> tuple[list[float], list
     return [float(reference.step(*batch_of(step, rows))) for step in range(STEPS)], stages
 
 
-def train(names: list[str], order: str) -> list[list[str]]:
+def train(names: list[str], order: str, **options: Any) -> list[list[str]]:
     """In each rank: what differs from the reference, schedule by schedule."""
     sizes = {"dp": 2, "pp": 2}
     dims = ORDERS[order]
     mesh = init_device_mesh("cpu", tuple(sizes[one] for one in dims), mesh_dim_names=dims)
-    return [differences(name, mesh) for name in names]
+    return [differences(name, mesh, **options) for name in names]
 
 
-def differences(name: str, mesh: Any) -> list[str]:
+def differences(name: str, mesh: Any, **options: Any) -> list[str]:
     program, (losses, wanted) = program_of(name), by_reference(name)
     pipeline = Pipeline(
         stages_of(program.stages),
@@ -77,6 +77,7 @@ def differences(name: str, mesh: Any) -> list[str]:
         optimizer=adam,
         clip=0.5,
         seed=5,
+        **options,
     )
     found, replica = [], mesh.get_local_rank("dp")
     for step in range(STEPS):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import random
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -11,11 +12,12 @@ import numpy as np
 import pytest
 
 from tests.runtime.fake_device import FakeDevice
-from weft.cost import Link, Share
+from weft.cost import Cost, Link, Share, evened
 from weft.ir.kinds import Kind, Layer, Stream
 from weft.ir.program import Program
 from weft.ir.values import Value
 from weft.lower import executable, experts, launched_after, offload, one_wire, replicated
+from weft.lower.meetings import singly
 from weft.runtime.lane.gates import Across, Steps
 from weft.runtime.lane.plan import Planner
 from weft.runtime.lane.ring import Ring
@@ -60,12 +62,12 @@ class Cut(Streams):
         return super().joined(steps, closings, {c: found for c, found in kept.items() if found})
 
 
-def bound(program: Program, device: int, fake: FakeDevice) -> Any:
+def bound(program: Program, device: int, fake: FakeDevice, cost: Cost | None = None) -> Any:
     """What a planner asks of a binder, with launches for steps."""
     ring = Ring(program)
     kind = ring.program.actions.kind
     rows = np.flatnonzero(ring.program.device_of == device).tolist()
-    groups = groups_in(ring, None)
+    groups = groups_in(ring, cost)
     return SimpleNamespace(
         ring=ring,
         program=ring.program,
@@ -76,7 +78,7 @@ def bound(program: Program, device: int, fake: FakeDevice) -> Any:
             sends={},
             receives={r: [] for r in rows if kind[r] in RECEIVES},
             ends=ends_of_groups(ring.program, groups),
-            after=launched_after(ring.program, groups),
+            after=launched_after(ring.program, groups, evened(cost)),
         ),
     )
 
@@ -300,10 +302,10 @@ def test_a_send_follows_what_it_sends_also_where_laps_overlap() -> None:
 # hosts
 
 
-def order_of(program: Program, device: int) -> list[int]:
+def order_of(program: Program, device: int, cost: Cost | None = None) -> list[int]:
     """What the host of a device launches, closings as ~row of the last gradient of a stage."""
     fake = FakeDevice()
-    binder = bound(program, device, fake)
+    binder = bound(program, device, fake, cost)
     kind, pipe, stage = program.actions.kind, program.actions.pipe, program.actions.stage
     last = {
         (int(pipe[row]), int(stage[row])): row
@@ -311,7 +313,7 @@ def order_of(program: Program, device: int) -> list[int]:
         if kind[row] in (Kind.B, Kind.W)
     }
     binder.closings = {row: Launch(fake, ~row) for row in last.values()}
-    planner = Planner(binder, simulate(binder.program), Streams(binder.program, fake))
+    planner = Planner(binder, simulate(binder.program, cost), Streams(binder.program, fake))
     (entries,) = planner.until(program.microbatches).threads.values()
     return [entry.row for entry in entries]
 
@@ -340,13 +342,21 @@ def awaited(program: Program, row: int, closings: set[int]) -> set[int]:
     return found
 
 
-def stuck(program: Program, orders: Mapping[int, list[int]] | None = None) -> dict[int, int]:
+def stuck(
+    program: Program,
+    orders: Mapping[int, list[int]] | None = None,
+    groups: Mapping[int, Sequence[int]] | None = None,
+) -> dict[int, int]:
     """For each device whose host cannot go on, the row that it is at.
 
-    In a first run CUDA loads kernels, and ends what was launched before: so hosts wait at transfers
-    that keep an order until both are there.
+    Where CUDA loads kernels or frees memory, it ends what was launched before. So hosts wait, after
+    each group of transfers that keep an order, until all other ends were launched.
     """
     orders = orders or {device: order_of(program, device) for device in range(program.devices)}
+    last = ends_of_groups(program, singly(program) if groups is None else groups)
+    together: dict[int, set[int]] = {}
+    for row, end in last.items():
+        together.setdefault(end, set()).add(row)
     closings = {row for order in orders.values() for row in order if row < 0}
     place, launched = dict.fromkeys(orders, 0), set[int]()
     ends = other_ends(program)
@@ -356,14 +366,16 @@ def stuck(program: Program, orders: Mapping[int, list[int]] | None = None) -> di
         for device, order in orders.items():
             while place[device] < len(order):
                 row = order[place[device]]
-                if row in ends:
+                if row in together:
                     is_moving |= row not in launched
-                    launched.add(row)
-                    if ends[row] not in launched:
+                    launched |= together[row]
+                    if not {ends[one] for one in together[row]} <= launched:
                         break
-                if row >= 0 and not awaited(program, row, closings) <= launched:
+                needed = awaited(program, row, closings) if row >= 0 else set[int]()
+                if not needed - {ends.get(row)} <= launched:  # a receive is posted before
                     break
-                launched.add(row)
+                if row not in ends:
+                    launched.add(row)
                 place[device] += 1
                 is_moving = True
     return {d: orders[d][at] for d, at in place.items() if at < len(orders[d])}
@@ -381,6 +393,17 @@ def test_no_host_waits_for_one_that_waits_for_it(name: str, norms: bool) -> None
     assert stuck(executable(source, norms=shared)) == {}
 
 
+def measured(program: Program, seed: int) -> Cost:
+    """As a profile might have it: stages that differ, and messages that take their time."""
+    chance, unit = random.Random(seed), Share().cost(program)
+    forward, back, late = (
+        tuple(chance.choice([1.0, 1.02, 0.5, 3.0]) for _ in range(program.stages)) for _ in range(3)
+    )
+    times = replace(unit.times, forward=forward, input_grad=back, weight_grad=late)
+    link = Link(chance.choice([0.0, 0.3]), chance.choice([2.0, 0.7]))
+    return replace(unit, times=times, network=replace(unit.network, message=1.0, default=link))
+
+
 @pytest.mark.parametrize("hosts", [4, 2], ids=["nccl", "mixed"])
 @pytest.mark.parametrize("name", SYNCHRONOUS)
 def test_no_host_waits_in_a_circle_for_transfers(name: str, hosts: int) -> None:
@@ -390,8 +413,12 @@ def test_no_host_waits_in_a_circle_for_transfers(name: str, hosts: int) -> None:
     def is_far(one: int, other: int) -> bool:
         return hosts * one // source.devices != hosts * other // source.devices
 
-    program = executable(source, norms=[range(source.stages)])
-    assert stuck(one_wire(program, is_ordered=is_far)) == {}
+    lowered = executable(source, norms=[range(source.stages)])
+    for cost in (None, measured(lowered, 0), measured(lowered, 1)):
+        program = one_wire(lowered, evened(cost), is_ordered=is_far)
+        orders = {device: order_of(program, device, cost) for device in range(program.devices)}
+        assert stuck(program, orders) == {}, "each transfer by itself, as in a first run"
+        assert stuck(program, orders, groups_in(Ring(program), cost)) == {}
 
 
 def test_no_host_waits_in_a_circle_for_weights_that_copies_gather() -> None:

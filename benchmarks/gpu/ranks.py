@@ -2,9 +2,12 @@
 
     python benchmarks/gpu/ranks.py [--hidden 2048] [--schedules zbv] [--json FILE]
     python benchmarks/gpu/ranks.py --device cpu --quick
+    python benchmarks/gpu/ranks.py --model moe --schedules kimi-k2 --timelines FOLDER
 
 Four ranks with a quarter of the GPU each, GPT blocks in bfloat16, 16 microbatches of 2 x 1024, no
 update; a step of wpipe is an update, once these have settled. Weft and the ranks alone take turns.
+`--timelines` draws slots of each synchronous schedule as simulated and as measured, in one more
+step, which is recorded.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -46,14 +50,19 @@ from torch import nn, optim
 
 import weft
 from weft.cost import Cost
+from weft.draw.compared import Compared
+from weft.draw.svg.compared import compared_to_svg
 from weft.jitter import Variation, jittered
+from weft.notation import from_json, to_json
 from weft.runtime.profile import BRIEF, Effort, Sample, profiled
 from weft.simulate import simulate
+from weft.timeline import Timeline
 
 SETTLING = 4  # steps before the peak of memory
 UPDATES = 4  # of an asynchronous program, timed together
 EXCESS, OFF, MEMORY = 0.10, 0.05, 0.10  # at most
 RATIOS = ("predicted / measured", "with jitter / m.", "memory / simulated")
+TIMELINES = ("timeline predicted", "timeline measured")
 COLUMNS = ("ideal ms", "step ms", "excess %", *RATIOS, "missed")
 
 
@@ -87,11 +96,18 @@ def job(setting: Setting, arguments: argparse.Namespace, tell: Watch) -> dict[st
         found["periods"] = periods(step, work, arguments.steps)
     else:
         turns["weft"] = partial(timed, contender)
+        if arguments.timelines:
+            found |= recorded(setting, work, cost)
     return found | rounds(turns, arguments.steps, tell)
 
 
 def pipeline_of(
-    setting: Setting, work: Work, stages: Sequence[nn.Module], cost: Cost
+    setting: Setting,
+    work: Work,
+    stages: Sequence[nn.Module],
+    cost: Cost,
+    *,
+    record: bool = False,
 ) -> weft.Pipeline:
     return weft.Pipeline(
         stages,
@@ -101,7 +117,20 @@ def pipeline_of(
         nonfinite="ignore",  # which waits for no loss
         transport=setting.transport,  # type: ignore[arg-type]
         cost=cost,
+        record=record,
     )
+
+
+def recorded(setting: Setting, work: Work, cost: Cost) -> dict[str, str]:
+    """A step as simulated and as measured, of a pipeline of its own."""
+    stages = [work.stage(stage) for stage in range(setting.program.stages)]
+    with pipeline_of(setting, work, stages, cost, record=True) as pipeline:
+        for _ in range(SETTLING):
+            result = pipeline.step(work.batch, work.target, update=False)
+            for module in pipeline.modules.values():
+                module.zero_grad()
+        timelines = simulate(pipeline.program, cost), pipeline.gathered(result)
+    return {name: to_json(one) for name, one in zip(TIMELINES, timelines, strict=True)}
 
 
 def profile(setting: Setting, work: Work) -> Cost:
@@ -187,6 +216,8 @@ def peak_bytes(contender: Contender, work: Work) -> int:
 
 def row(arguments: argparse.Namespace, setting: Setting, watch: Watch) -> Row:
     by_rank = measured(job, setting, arguments, watch)
+    if arguments.timelines and TIMELINES[0] in by_rank[0]:
+        draw(arguments.timelines, setting.schedule, [by_rank[0][name] for name in TIMELINES])
     least, steps = ideal_seconds(setting, by_rank), taken(by_rank)
     predicted, varied = (by_rank[0][name] for name in ("predicted", "jittered"))
     excess = estimate(lambda step, best: step / best - 1, steps, least)
@@ -210,6 +241,17 @@ def row(arguments: argparse.Namespace, setting: Setting, watch: Watch) -> Row:
     return Row(cells, facts | samples)
 
 
+def draw(folder: Path, schedule: str, timelines: Sequence[str]) -> None:
+    """Slots of the first device, one above the other, and both timelines as files."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, one in zip(TIMELINES, timelines, strict=True):
+        (folder / f"{schedule} {name}.json".replace(" ", "-")).write_text(one)
+    predicted, found = map(from_json, timelines)
+    assert isinstance(predicted, Timeline)
+    assert isinstance(found, Timeline)
+    (folder / f"{schedule}.svg").write_text(compared_to_svg(Compared(predicted, found, 0)))
+
+
 def taken(by_rank: Sequence[Mapping[str, Any]]) -> Samples:
     """Seconds of each step, or of each update once they have settled."""
     if "periods" in by_rank[0]:
@@ -228,5 +270,12 @@ def missed(excess: Estimate, ratio: Estimate, memory: Sequence[float]) -> str:
 
 
 if __name__ == "__main__":
-    given = parsed(__doc__, schedules=SCHEDULES, transports=["peer"], hidden=[2048], steps=8)
+    given = parsed(
+        __doc__,
+        schedules=SCHEDULES,
+        transports=["peer"],
+        hidden=[2048],
+        steps=8,
+        extra={"--timelines": {"type": Path, "help": "folder for slots, drawn, and timelines"}},
+    )
     reported(given, COLUMNS, settings(given), partial(row, given))

@@ -14,7 +14,9 @@ import pytest
 from weft.cost import Share
 from weft.ir.kinds import Kind
 from weft.ir.program import Program
-from weft.simulate import steady
+from weft.notation import from_json, to_json
+from weft.schedules import kimi_k2
+from weft.simulate import simulate, steady
 
 GPU = Path(__file__).parents[2] / "benchmarks" / "gpu"
 SECONDS = {Kind.F: 1.0, Kind.B: 2.0, Kind.UPDATE: 0.5}
@@ -56,6 +58,17 @@ def test_the_ideal_of_an_asynchronous_program_is_what_it_settles_into() -> None:
     cost = replace(cost, times=replace(cost.times, update=(0.5,) * program.stages))
     (found,) = borrowed.ideal_seconds(setting, alone(program))
     assert found == pytest.approx(steady(program, cost).period)
+
+
+def test_slots_are_drawn_beside_the_timelines_that_they_are_of(tmp_path: Path) -> None:
+    ranks, timeline = import_module("ranks"), simulate(kimi_k2(devices=2, microbatches=4))
+    ranks.draw(tmp_path / "new", "kimi-k2", [to_json(timeline)] * 2)
+    drawn = (tmp_path / "new" / "kimi-k2.svg").read_text()
+    assert "predicted" in drawn
+    assert "measured" in drawn
+    for name in ("predicted", "measured"):
+        kept = (tmp_path / "new" / f"kimi-k2-timeline-{name}.json").read_text()
+        assert to_json(from_json(kept)) == to_json(timeline)
 
 
 # kills

@@ -9,6 +9,7 @@ from xml.etree import ElementTree
 
 import pytest
 
+from weft.cost import Share
 from weft.draw import Look, View, Window, to_png, to_svg
 from weft.draw.bands import streams
 from weft.draw.look import DARK, LIGHT
@@ -126,6 +127,19 @@ def test_streams_have_three_rows_and_their_kinds() -> None:
     assert "0 compute" in reported
     assert "1 comm" in reported
     assert "send to another device" in reported
+
+
+def test_messages_of_a_channel_that_are_under_way_at_once_do_not_hide_each_other() -> None:
+    """A box goes from the launch of a send to its arrival, or to where the next one begins."""
+    program = wires(REGISTRY["gpipe"](devices=2, microbatches=4))
+    drawn = simulate(program, Share(latency=2.5).cost(program))
+    view = View(bands_of=streams)
+    (paper,) = frames(drawn, view, Look(), 1000, Wanted(0, 0))
+    for row in paper.rows:
+        found = sorted(boxes(drawn, view, paper, row), key=lambda box: (box.y, box.x))
+        for one, other in pairwise(found):
+            assert one.y != other.y or one.x + one.width <= other.x + 1e-6
+    assert len(found) == 4, "the gradients"
 
 
 def test_only_some_devices_and_some_time() -> None:

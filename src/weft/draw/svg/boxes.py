@@ -71,6 +71,7 @@ def _stretches(timeline: Timeline, frame: Frame, slots: Index) -> _Stretches:
     opening = float(timeline.start.min())
     start = np.clip(timeline.start[first] - opening, *frame.window)
     end = np.clip(shown_ends(timeline)[first] - opening, *frame.window)
+    end[:-1] = np.minimum(end[:-1], start[1:])  # messages that wait for their reader
     here = end > start
     return _Stretches(slots[here], start[here], end[here])
 

@@ -1,7 +1,8 @@
 """Plans: what a rank launches, in one order over all of its lanes.
 
     order      a linear extension of the program: by simulated start, and what only has to be
-               launched (a send, a sum) as soon as what it reads is there
+               launched (a send, a sum) as soon as what it reads is there; by steps where hosts wait
+               for each other and the program repeats
     threads    on a CPU the compute lane runs on the main thread, and each lane of another stream
                on one of its own; a send on that of what it sends; a message is taken by its reader
 

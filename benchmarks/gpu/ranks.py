@@ -7,7 +7,8 @@
 Four ranks with a quarter of the GPU each, GPT blocks in bfloat16, 16 microbatches of 2 x 1024, no
 update; a step of wpipe is an update, once these have settled. Weft and the ranks alone take turns.
 `--timelines` draws slots of each synchronous schedule as simulated and as measured, in one more
-step, which is recorded.
+step, which is recorded: with offload if `--offload` says so, and layers of experts cut into their
+segments where the schedule has pairs.
 """
 
 from __future__ import annotations
@@ -52,8 +53,12 @@ import weft
 from weft.cost import Cost
 from weft.draw.compared import Compared
 from weft.draw.svg.compared import compared_to_svg
+from weft.ir.kinds import Layer
+from weft.ir.program import Program
 from weft.jitter import Variation, jittered
+from weft.lower import experts
 from weft.notation import from_json, to_json
+from weft.runtime import layers_of
 from weft.runtime.profile import BRIEF, Effort, Sample, profiled
 from weft.simulate import simulate
 from weft.timeline import Timeline
@@ -97,50 +102,51 @@ def job(setting: Setting, arguments: argparse.Namespace, tell: Watch) -> dict[st
     else:
         turns["weft"] = partial(timed, contender)
         if arguments.timelines:
-            found |= recorded(setting, work, cost)
+            found |= recorded(setting, work, cost, arguments.offload)
     return found | rounds(turns, arguments.steps, tell)
 
 
 def pipeline_of(
-    setting: Setting,
-    work: Work,
-    stages: Sequence[nn.Module],
-    cost: Cost,
-    *,
-    record: bool = False,
+    setting: Setting, work: Work, stages: Sequence[nn.Module], cost: Cost, **options: Any
 ) -> weft.Pipeline:
+    program = options.pop("program", setting.program)
     return weft.Pipeline(
         stages,
-        setting.program,
+        program,
         loss=work.loss,
-        optimizer=sgd if setting.program.period else None,
+        optimizer=sgd if program.period else None,
         nonfinite="ignore",  # which waits for no loss
         transport=setting.transport,  # type: ignore[arg-type]
         cost=cost,
-        record=record,
+        **options,
     )
 
 
-def recorded(setting: Setting, work: Work, cost: Cost) -> dict[str, str]:
-    """A step as simulated and as measured, of a pipeline of its own."""
-    stages = [work.stage(stage) for stage in range(setting.program.stages)]
-    with pipeline_of(setting, work, stages, cost, record=True) as pipeline:
-        for _ in range(SETTLING):
-            result = pipeline.step(work.batch, work.target, update=False)
-            for module in pipeline.modules.values():
-                module.zero_grad()
-        timelines = simulate(pipeline.program, cost), pipeline.gathered(result)
-    return {name: to_json(one) for name, one in zip(TIMELINES, timelines, strict=True)}
-
-
-def profile(setting: Setting, work: Work) -> Cost:
+def profile(setting: Setting, work: Work, runs: Program | None = None) -> Cost:
     """What Weft's own profile finds, all ranks at work."""
     program = setting.program
     stages = [work.stage(stage) for stage in range(program.stages)]
     batch, target = (data.chunk(setting.microbatches)[0] for data in (work.batch, work.target))
     sample = Sample(batch, target, work.loss, sgd if program.period else None)
     effort = Effort(**asdict(BRIEF) | {"transport": setting.transport})
-    return profiled(stages, program, sample, effort)
+    return profiled(stages, program, sample, effort, runs=runs)
+
+
+def recorded(setting: Setting, work: Work, cost: Cost, offload: str) -> dict[str, str]:
+    """A step as simulated and as measured, of a pipeline of its own."""
+    stages = [work.stage(stage) for stage in range(setting.program.stages)]
+    program, layers = setting.program, layers_of(stages)
+    if program.actions.joined.any() and any(Layer.EXPERTS in own for own in layers):
+        program = experts(program, layers=layers)
+        cost = profile(setting, work, program)
+    options = {"program": program, "offload": offload, "record": True}
+    with pipeline_of(setting, work, stages, cost, **options) as pipeline:
+        for _ in range(SETTLING):
+            result = pipeline.step(work.batch, work.target, update=False)
+            for module in pipeline.modules.values():
+                module.zero_grad()
+        timelines = simulate(pipeline.program, cost), pipeline.gathered(result)
+    return {name: to_json(one) for name, one in zip(TIMELINES, timelines, strict=True)}
 
 
 def sgd(named: Iterable[tuple[str, nn.Parameter]]) -> optim.Optimizer:
@@ -276,6 +282,9 @@ if __name__ == "__main__":
         transports=["peer"],
         hidden=[2048],
         steps=8,
-        extra={"--timelines": {"type": Path, "help": "folder for slots, drawn, and timelines"}},
+        extra={
+            "--timelines": {"type": Path, "help": "folder for slots, drawn, and timelines"},
+            "--offload": {"default": "none", "choices": ("none", "auto", "all"), "help": "in them"},
+        },
     )
     reported(given, COLUMNS, settings(given), partial(row, given))

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from tests.lower.test_executable import equally_stale
 from tests.verify import programs
 from weft.cost import Share
 from weft.ir.kinds import Kind, Stream
@@ -73,6 +74,23 @@ def test_tied_weights_have_gathers_of_their_own() -> None:
     gathers = program.actions.take((program.actions.kind == Kind.GATHER).nonzero()[0])
     assert sorted(gathers.edge.tolist()) == [-1] * 4 + [0] * 4
     assert from_text(to_text(program)) == from_json(to_json(program)) == program
+
+
+@pytest.mark.parametrize("replicas", [2, 3])
+@pytest.mark.parametrize(
+    "program",
+    [
+        wpipe(devices=2, microbatches=4),
+        wpipe(devices=4, microbatches=8, round=8, variant="eager"),
+        pipedream_2bw(devices=4, microbatches=8, variant="fresh"),
+    ],
+    ids=lambda program: program.name,
+)
+def test_tied_weights_are_gathered_when_they_are_needed(program: Program, replicas: int) -> None:
+    """Their update may come long after that of a stage which they are part of."""
+    copies, ties = replicated(program, replicas), ((0, program.stages - 1),)
+    for norms in ((), equally_stale(copies)):
+        check(executable(copies, ties=ties, norms=norms, is_sharded=True))
 
 
 def test_each_copy_keeps_its_share_of_the_state() -> None:

@@ -152,14 +152,15 @@ def test_weights_in_full_precision_are_shared_where_stages_compute_in_half(name:
 
 
 @pytest.mark.parametrize("clip", [None, 0.5])
-def test_ends_of_a_tied_weight_are_shared_over_copies(clip: float | None) -> None:
+@pytest.mark.parametrize("name", ["1f1b", "pipedream-2bw", "wpipe"])
+def test_ends_of_a_tied_weight_are_shared_over_copies(name: str, clip: float | None) -> None:
     def tied() -> list[nn.Module]:
-        stages = stages_of(2)
-        stages[1][1].weight = stages[0][0].weight  # type: ignore[index]
+        first, *_, last = stages = stages_of(program_of(name).stages)
+        last[1].weight = first[0].weight  # type: ignore[index]
         return stages
 
     alone, shared = (
-        Trained("1f1b", stages=tied(), clip=clip, shard_optimizer=one) for one in (False, True)
+        Trained(name, stages=tied(), clip=clip, shard_optimizer=one) for one in (False, True)
     )
     assert shared.equals(alone)
     assert shared.state == alone.state / 2

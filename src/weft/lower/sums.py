@@ -97,21 +97,25 @@ def _sums(program: Program, *, has_copies: bool) -> Iterator[tuple[float, _Meeti
 
 
 def _gathers(program: Program) -> Iterator[tuple[float, _Meeting]]:
-    """What is gathered, likewise."""
-    updated = _last_start(program, Kind.UPDATE)
-    begun = updated if program.period is not None else _next_start(program, max(updated))
+    """What is gathered, likewise, and not before it is summed."""
+    finished = _last_start(program, Kind.B, Kind.W)
+    ends: dict[int | None, tuple[int, ...]] = {None: tuple(range(program.stages))}
+    ends |= dict(enumerate(program.ties))
+    begun = {tie: _last_start(program, Kind.UPDATE, tie=tie) for tie in ends}
+    if program.period is None:
+        begun = dict.fromkeys(ends, _next_start(program, max(map(max, begun.values()))))
     for stage in (one for one in range(program.stages) if learns(program, one)):
-        yield begun[stage], _Meeting(Kind.GATHER, None, (stage,))
-        for tie, ends in enumerate(program.ties):
-            if stage in ends:
-                yield begun[stage], _Meeting(Kind.GATHER, tie, (stage,))
+        for tie in (one for one, stages in ends.items() if stage in stages):
+            summed = max(finished[end] for end in ((stage,) if tie is None else ends[tie]))
+            yield max(summed, begun[tie][stage]), _Meeting(Kind.GATHER, tie, (stage,))
 
 
-def _last_start(program: Program, *kinds: Kind) -> list[float]:
+def _last_start(program: Program, *kinds: Kind, tie: int | None = None) -> list[float]:
     """For each stage, when its last action of these starts if every slot takes a second."""
-    found = np.full(program.stages, -1.0)
-    rows = np.flatnonzero(np.isin(program.actions.kind, kinds))
-    np.maximum.at(found, program.actions.stage[rows], _starts(program)[rows])
+    found, actions = np.full(program.stages, -1.0), program.actions
+    is_it = np.isin(actions.kind, kinds) & (actions.edge == (-1 if tie is None else tie))
+    rows = np.flatnonzero(is_it)
+    np.maximum.at(found, actions.stage[rows], _starts(program)[rows])
     return [float(time) for time in found]
 
 

@@ -6,13 +6,16 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+import torch
+from torch import nn
 
 from tests.runtime.asynchrony import differences as asynchronous_differences
-from tests.runtime.asynchrony import named
+from tests.runtime.asynchrony import momentum, named
 from tests.runtime.exactness import differences_of
 from tests.runtime.habits.draws import drawn
 from tests.runtime.habits.ranks import judge_in_ranks
 from tests.runtime.like_gpus import like_gpus
+from tests.runtime.models import squared
 from tests.runtime.ranks import run
 from tests.runtime.test_descriptions import (
     frozen_and_passed_on,
@@ -24,7 +27,9 @@ from tests.runtime.test_descriptions import (
 )
 from tests.runtime.test_exact import SYNCHRONOUS, program_of
 from tests.runtime.test_replicas import train as train_copies
+from weft.runtime import Pipeline
 from weft.runtime.ranks.carriers import OF_GPUS
+from weft.schedules import gpipe
 
 of_gpus = pytest.mark.parametrize("transport", OF_GPUS)
 ASYNCHRONOUS: dict[str, dict[str, Any]] = {
@@ -86,6 +91,26 @@ def train_replicas(transport: str) -> list[list[str]]:
 @of_gpus
 def test_replicas_are_exact(transport: str) -> None:
     assert run(4, over, transport, train_replicas) == [[[]] * 4] * 4
+
+
+def train_shared(transport: str) -> list[float]:
+    """Losses, where each stage ends with the same module."""
+    torch.manual_seed(0)
+    shared = nn.Sequential(*(nn.Linear(4, 4) for _ in range(8)))
+    pipeline = Pipeline(
+        [nn.Sequential(nn.Linear(4, 4), shared) for _ in range(3)],
+        gpipe(devices=3, microbatches=2),
+        loss=squared,
+        optimizer=momentum,
+        transport=transport,  # type: ignore[arg-type]
+    )
+    with pipeline:
+        return [float(pipeline.step(*torch.ones(2, 4, 4)).loss) for _ in range(3)]
+
+
+@of_gpus
+def test_many_sums_are_offered_before_a_message_that_others_wait_for(transport: str) -> None:
+    assert run(3, over, transport, train_shared) == [train_shared("loopback")] * 3
 
 
 def test_a_sample_of_random_models() -> None:

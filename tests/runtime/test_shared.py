@@ -185,7 +185,7 @@ def test_shapes_that_always_change_fill_no_memory() -> None:
     """What is kept to save work has a limit."""
     with two() as (one, other):
         rounds(3 * KEPT, KEPT - 1, (one, other))
-        blocks = [*one._free[1][PAGE], *one._used[1].values(), *other._seen.values()]
+        blocks = [*one._free[1][PAGE], *one._used[1, False].values(), *other._seen.values()]
         assert max(len(block.views) for block in blocks) <= KEPT
         assert max(len(block.packed) for block in blocks) <= KEPT
         assert len(other._known) <= KNOWN

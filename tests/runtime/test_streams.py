@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 from tests.runtime.fake_device import FakeDevice
+from tests.runtime.hosts import RECEIVES, Hosts
 from weft.cost import Cost, Link, Share, evened
 from weft.ir.kinds import Kind, Layer, Stream
 from weft.ir.program import Program
-from weft.ir.values import Value
 from weft.lower import executable, experts, launched_after, offload, one_wire, replicated
 from weft.lower.meetings import singly
 from weft.runtime.lane.gates import Across, Steps
@@ -29,7 +29,6 @@ from weft.runtime.ranks.clock import Recording
 from weft.schedules import REGISTRY, Shape, wpipe
 from weft.simulate import simulate
 
-RECEIVES = (Kind.RECV_ACTIVATION, Kind.RECV_GRADIENT)
 ORDERS = range(20)
 
 
@@ -318,67 +317,14 @@ def order_of(program: Program, device: int, cost: Cost | None = None) -> list[in
     return [entry.row for entry in entries]
 
 
-def other_ends(program: Program) -> dict[int, int]:
-    """Of transfers that keep an order."""
-    needs, found = program.dependencies, dict[int, int]()
-    messages = needs.value == Value.MESSAGE
-    pairs = zip(needs.producer[messages].tolist(), needs.consumer[messages].tolist(), strict=True)
-    for send, receive in pairs:
-        if program.lanes[program.lane_of[send]].is_one_wire:
-            found |= {send: receive, receive: send}
-    return found
-
-
-def awaited(program: Program, row: int, closings: set[int]) -> set[int]:
-    """What has to be launched, on other devices too, before a host goes on with an action."""
-    needs, kind, found = program.dependencies, program.actions.kind, set[int]()
-    for producer, _ in needs.read_by(row):
-        if kind[producer] in RECEIVES:
-            found.update(send for send, _ in needs.read_by(producer))
-        elif kind[row] in (Kind.REDUCE, Kind.UPDATE) and kind[producer] in (Kind.B, Kind.W):
-            found.update({~producer} & closings)  # offered, or measured, when it is closed
-        else:
-            found.add(producer)
-    return found
-
-
 def stuck(
     program: Program,
     orders: Mapping[int, list[int]] | None = None,
     groups: Mapping[int, Sequence[int]] | None = None,
 ) -> dict[int, int]:
-    """For each device whose host cannot go on, the row that it is at.
-
-    Where CUDA loads kernels or frees memory, it ends what was launched before. So hosts wait, after
-    each group of transfers that keep an order, until all other ends were launched.
-    """
+    """For each device whose host cannot go on, the row that it is at."""
     orders = orders or {device: order_of(program, device) for device in range(program.devices)}
-    last = ends_of_groups(program, singly(program) if groups is None else groups)
-    together: dict[int, set[int]] = {}
-    for row, end in last.items():
-        together.setdefault(end, set()).add(row)
-    closings = {row for order in orders.values() for row in order if row < 0}
-    place, launched = dict.fromkeys(orders, 0), set[int]()
-    ends = other_ends(program)
-    is_moving = True
-    while is_moving:
-        is_moving = False
-        for device, order in orders.items():
-            while place[device] < len(order):
-                row = order[place[device]]
-                if row in together:
-                    is_moving |= row not in launched
-                    launched |= together[row]
-                    if not {ends[one] for one in together[row]} <= launched:
-                        break
-                needed = awaited(program, row, closings) if row >= 0 else set[int]()
-                if not needed - {ends.get(row)} <= launched:  # a receive is posted before
-                    break
-                if row not in ends:
-                    launched.add(row)
-                place[device] += 1
-                is_moving = True
-    return {d: orders[d][at] for d, at in place.items() if at < len(orders[d])}
+    return Hosts(program, orders, singly(program) if groups is None else groups).stuck()
 
 
 SYNCHRONOUS = [schedule.name for schedule in REGISTRY if not schedule.is_asynchronous]

@@ -4,20 +4,23 @@
     receiver   copies them out when it waits anyway, and gives credit for the block
 
 Nobody waits for the other: a sender goes on as soon as its copy is made, up to a window of
-messages for each receiver. On GPUs (`peer`) copies are launched, and nobody waits for those
-either; they are copied out when they are read, as a host is far ahead of its device.
+messages for each receiver. Sums have no window: they are read late in a step, and others may wait
+for messages that are sent after them. On GPUs (`peer`) copies are launched, and nobody waits for
+those either; they are copied out when they are read, as a host is far ahead of its device.
 Threads of a rank copy at the same time, and announce their messages one by one.
 """
 
 from __future__ import annotations
 
+import math
 from array import array
 from collections import defaultdict, deque
 from collections.abc import Sequence
 from itertools import chain
 from threading import Lock
-from typing import Any
+from typing import Any, TypeAlias
 
+from weft.ir.kinds import Direction
 from weft.runtime.ranks.mesh import Mesh
 from weft.runtime.ranks.records import Record
 from weft.runtime.ranks.window import ROOM, Windows
@@ -38,6 +41,8 @@ NUMBER = "I"  # of a block, as bytes
 LATE = ROOM // 2  # credit that may be owed where values are read late: less than a window has room
 KNOWN = 1 << 14  # of what is worked out once for all blocks
 
+Reader: TypeAlias = tuple[int, bool]  # a rank, and whether it reads sums
+
 
 class Shared:
     """Messages through blocks of memory that both ends see, announced over the mesh.
@@ -49,7 +54,7 @@ class Shared:
     def __init__(self, mesh: Mesh, windows: Windows, memory: BlockMemory | None = None) -> None:
         self._mesh, self._windows, self._memory = mesh, windows, memory or HostMemory()
         self._free: dict[int, dict[int, list[Block]]] = defaultdict(lambda: defaultdict(list))
-        self._used: dict[int, dict[int, Block]] = defaultdict(dict)  # by receiver and number
+        self._used: dict[Reader, dict[int, Block]] = defaultdict(dict)  # by number
         self._blocks = 0
         self._seen: dict[tuple[int, int], Block] = {}  # blocks of others
         self._known: dict[tuple[int, bytes], tuple[deque[Any], Block, Values]] = {}
@@ -62,8 +67,9 @@ class Shared:
 
     def sender(self, route: Route, shapes: Shapes) -> Send:
         message, destination = route.message, route.destination
-        used, free = self._used[destination], self._free[destination]
-        window = self._windows[route.source, destination]
+        is_sum = message.direction is Direction.BOTH
+        used, free = self._used[destination, is_sum], self._free[destination]
+        window = math.inf if is_sum else self._windows[route.source, destination]
         mesh, memory, announcing = self._mesh, self._memory, self._announcing
         last = parcel(message, (), free)
 
@@ -129,15 +135,20 @@ class Shared:
         self._known.clear()
         for arrived in self._arrived.values():
             arrived.clear()
-        given = {receiver: [*used.values()] for receiver, used in self._used.items()}
-        for receiver, rooms in self._free.items():
-            given.setdefault(receiver, []).extend(chain(*rooms.values()))
-        self._memory.part(self._mesh, sources, given, lambda one: bool(self._used[one]))
+        given = {
+            receiver: [*chain(*map(dict.values, self._unread(receiver)), *rooms.values())]
+            for receiver, rooms in self._free.items()
+        }
+        self._memory.part(self._mesh, sources, given, lambda one: any(self._unread(one)))
         for rooms in self._free.values():
             for blocks in rooms.values():
                 blocks.clear()
         for used in self._used.values():
             used.clear()
+
+    def _unread(self, receiver: int) -> list[dict[int, Block]]:
+        """The blocks of messages, and those of sums, that are not known to be read."""
+        return [self._used[receiver, is_sum] for is_sum in (False, True)]
 
     def _queue(self, message: Message) -> deque[Any]:
         """Where a message arrives; in one operation of the table, as any thread may be first."""
@@ -150,7 +161,7 @@ class Shared:
 
     def _make_room(self, route: Route) -> None:
         """Wait for credit; what arrives meanwhile is taken, so that no two ranks lock up."""
-        used = self._used[route.destination]
+        used = self._used[route.destination, False]
         window = self._windows[route.source, route.destination]
         self._mesh.wait(
             lambda: len(used) < window,
@@ -197,7 +208,7 @@ class Shared:
 
     def _on_credit(self, destination: int, content: bytes) -> None:
         """Values that are read late are read in any order, so credit names their blocks."""
-        used = self._used[destination]
+        messages, sums = self._unread(destination)
         for number in array(NUMBER, content):
-            if block := used.pop(number, None):  # else all was forgotten
+            if block := messages.pop(number, None) or sums.pop(number, None):  # else forgotten
                 self._free[destination][block.size].append(block)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import signal
+import socket
 import time
 from contextlib import suppress
 from functools import partial
@@ -19,6 +20,7 @@ from tests.runtime.ranks import SECONDS, Ended, run
 from weft.errors import InputError, RankError
 from weft.runtime import Pipeline
 from weft.runtime.ranks.carriers import Carrier
+from weft.runtime.ranks.forks import opened
 from weft.runtime.transport.message import Meet, Values
 from weft.schedules import chimera, one_f_one_b
 
@@ -175,3 +177,18 @@ def end_a_child(transport: str) -> tuple[str, str]:
 def test_a_child_that_ends_is_not_the_end_of_its_rank(transport: str) -> None:
     text = "this process was forked from device {}, which alone can go on"
     assert run(2, end_a_child, transport) == [(text.format(rank), "True") for rank in range(2)]
+
+
+def test_a_connection_is_known_that_has_the_number_of_a_closed_one() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        earlier = socket.socket()
+        number = earlier.fileno()
+        with opened() as found:
+            earlier.close()
+            own = socket.create_connection(server.getsockname())
+        assert own.fileno() == number
+        other, _ = server.accept()
+        other.settimeout(SECONDS)
+        with own, other:
+            found.shut()
+            assert other.recv(1) == b""

@@ -82,7 +82,9 @@ class Findings:
                 known.count += 1
                 return
         smallest = reduced(case, lambda one: kind_of(self._alone(one)) == kind_of(verdict))
-        self.faults.append(Fault(smallest, self._alone(smallest), number))
+        again = self._alone(smallest)
+        is_seldom = again.kind != "wrong"
+        self.faults.append(Fault(smallest, verdict if is_seldom else again, number))
         print(f"\n{self.faults[-1]}", file=sys.stderr, flush=True)
 
     def _alone(self, case: Case) -> Verdict:

@@ -38,7 +38,7 @@ def opened() -> Iterator[Sockets]:
     """The sockets that are opened meanwhile, by a library that does not name them."""
     before, found = _sockets(), Sockets()
     yield found
-    found.places |= {file: place for file, place in _sockets().items() if file not in before}
+    found.places |= dict(_sockets().items() - before.items())  # numbers are used again
     close_in_children(found)
 
 

@@ -41,7 +41,7 @@ NUMBER = "I"  # of a block, as bytes
 LATE = ROOM // 2  # credit that may be owed where values are read late: less than a window has room
 KNOWN = 1 << 14  # of what is worked out once for all blocks
 
-Reader: TypeAlias = tuple[int, bool]  # a rank, and whether it reads sums
+Receiver: TypeAlias = tuple[int, bool]  # a rank, and whether of sums
 
 
 class Shared:
@@ -54,7 +54,7 @@ class Shared:
     def __init__(self, mesh: Mesh, windows: Windows, memory: BlockMemory | None = None) -> None:
         self._mesh, self._windows, self._memory = mesh, windows, memory or HostMemory()
         self._free: dict[int, dict[int, list[Block]]] = defaultdict(lambda: defaultdict(list))
-        self._used: dict[Reader, dict[int, Block]] = defaultdict(dict)  # by number
+        self._used: dict[Receiver, dict[int, Block]] = defaultdict(dict)  # by number
         self._blocks = 0
         self._seen: dict[tuple[int, int], Block] = {}  # blocks of others
         self._known: dict[tuple[int, bytes], tuple[deque[Any], Block, Values]] = {}

@@ -81,6 +81,7 @@ class Findings:
             if kind_of(known.verdict) == kind_of(verdict) and features(known.case) <= mine:
                 known.count += 1
                 return
+        print(f"\nwrong: {case!r}\n{verdict}", file=sys.stderr, flush=True)  # reducing takes long
         smallest = reduced(case, lambda one: kind_of(self._alone(one)) == kind_of(verdict))
         again = self._alone(smallest)
         is_seldom = again.kind != "wrong"

@@ -864,11 +864,12 @@ class Raising(nn.Module):
         return self.line(one) + other.view_as(one)  # type: ignore[no-any-return]
 
 
-def test_values_that_share_memory_are_refused_where_a_reader_changes_one() -> None:
-    stages = [Viewing(WIDTH, WIDTH), Raising(WIDTH)]
+@pytest.mark.parametrize("offload", ["none", "all"])  # and cut into layers for that
+def test_values_that_share_memory_are_refused_where_a_reader_changes_one(offload: Any) -> None:
+    stages = [nn.Sequential(line(), Viewing(WIDTH, WIDTH)), Raising(WIDTH)]
     ((batch, target),) = batches(8, 1)
     with (
-        Pipeline(stages, WHOLE, loss=squared, optimizer=adam) as pipeline,
+        Pipeline(stages, WHOLE, loss=squared, optimizer=adam, offload=offload) as pipeline,
         pytest.raises(InputError, match="stage 0 returns tensors that share memory, and stage 1"),
     ):
         pipeline.step(batch, target)

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
-from tests.runtime.models import WIDTH, KnownSegments
+from tests.runtime.asynchrony import momentum
+from tests.runtime.models import WIDTH, KnownSegments, batches, squared
 from tests.runtime.ranks import run
 from tests.runtime.test_offloading import Trained, program_of, slowly
 from weft.errors import InputError
 from weft.ir.kinds import Kind, Layer
 from weft.ir.program import Program
 from weft.lower import experts, recompute, replicated
-from weft.runtime import split
+from weft.runtime import Pipeline, split
 from weft.runtime.pieces import MOST_PIECES, cut_for_offload
+from weft.runtime.ranks.carriers import Carrier
 from weft.runtime.stage.offload import HeldTensors
 from weft.runtime.stage.segments import segments_of
 from weft.schedules import one_f_one_b, pipedream, zb_h1
@@ -190,3 +192,21 @@ def train_in_rank(name: str) -> list[str]:
 def test_nothing_changes_where_copies_of_layers_are_late() -> None:
     """In processes, where copies run on threads of their own."""
     assert run(2, train_in_rank, "zbv") == [[], []]
+
+
+def evaluations(transport: Carrier | Literal["loopback"]) -> list[float]:
+    """Before and after a step, where what a first stage returns depends on no weight."""
+    torch.manual_seed(0)
+    stages = [nn.Sequential(nn.Tanh(), nn.Flatten()), nn.Linear(WIDTH, WIDTH)]
+    program, (data, *_) = one_f_one_b(devices=2, microbatches=2), batches(4, 1)
+    settings: dict[str, Any] = {"optimizer": momentum, "offload": "all"}
+    with Pipeline(stages, program, loss=squared, transport=transport, **settings) as pipeline:
+        assert pieces_in(pipeline.program) == {2, 6}
+        before = pipeline.evaluate([data]).loss
+        pipeline.step(*data)
+        return [before, pipeline.evaluate([data]).loss]
+
+
+def test_an_evaluation_knows_what_the_last_layer_of_a_stage_returns() -> None:
+    """Receives over gloo are posted by it."""
+    assert run(2, evaluations, "gloo") == [evaluations("loopback")] * 2

@@ -87,7 +87,7 @@ class Assembly:
         copies = {place: self._segments(*place) for place in self.modules}
         self._stages = [stage for found in copies.values() for stage in found]
         stages = [
-            Trained(stage, self._locks(index), shapes if len(found) == 1 else None)
+            Trained(stage, self._locks(index), shapes)
             for (_, index), found in copies.items()
             for stage in found
         ]

@@ -57,18 +57,22 @@ class Known(NamedTuple):
     def of(cls, role: Role, shapes: StageShapes | None, *, keeps_inputs: bool = False) -> Known:
         """What shapes say of a stage; without them, it may change its inputs, as may its readers.
 
-        Readers of a segment are others of its own stage. A segment may say that it keeps its
-        inputs as they are.
+        Of what passes between the segments of a stage they say nothing. A segment may say that it
+        keeps its inputs as they are.
         """
         index = role.index
-        if shapes is None:
-            seen: Own = computed if keeps_inputs else copied
-            return cls(seen, index if role.loss is None else None, None)
-        own = computed if shapes.casts(index) else None
+        own: Own | None = computed if keeps_inputs else copied
+        if shapes is None or role.is_before:
+            return cls(own, index if role.loss is None else None, None)
+        repeated: Collection[str] | None = None
+        if not role.is_after:
+            plain = computed if shapes.casts(index) else None
+            own = copied if shapes.changes_inputs(index) else plain
+            repeated = shapes.repeated(index)
         return cls(
-            copied if shapes.changes_inputs(index) else own,
+            own,
             shapes.disturbed_by(index),
-            shapes.repeated(index),
+            repeated,
             partial(shapes.structure, index),
             shapes.changed_by(index),
         )

@@ -10,11 +10,11 @@ from weft.runtime.stage.stage import Stage
 
 
 class Trained(NamedTuple):
-    """What trains: `locks` is what no forward may change; of a segment no shapes are known."""
+    """What trains; `locks` is what no forward may change."""
 
     stage: Stage
     locks: Locks
-    shapes: StageShapes | None
+    shapes: StageShapes
 
     def begin_training(self) -> None:
         self.stage.refuse_exchanged()

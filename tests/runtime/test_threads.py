@@ -27,6 +27,7 @@ from weft.runtime.ranks.records import Record
 from weft.runtime.ranks.rendezvous import meet
 from weft.runtime.ranks.sleepers import Sleeper
 from weft.runtime.ranks.window import Windows
+from weft.runtime.stage.cast import Cast
 from weft.runtime.transport import Transport
 from weft.runtime.transport.grouped import Grouped
 from weft.runtime.transport.groups import Gloo
@@ -427,3 +428,31 @@ def test_a_failure_ends_the_receives_of_all_threads_over_a_process_group() -> No
         assert len(ends) == 3
         for said in ends:
             assert said.startswith(f"out of luck; device {rank} was waiting for 0F0 of device")
+
+
+# autocast
+
+
+def test_no_thread_drops_what_another_has_cast() -> None:
+    """A weight that is used twice is cast once, and the gradients of both are summed before."""
+    weight, value = torch.ones(2, 2, requires_grad=True), torch.ones(2, 2)
+    with torch.autocast("cpu", torch.bfloat16), ThreadPoolExecutor(1) as thread:
+        cast = Cast.here(weight.device)
+        first = value @ weight
+        assert thread.submit(multiplied, cast, value).result() == torch.bfloat16
+        second = value @ weight
+    assert cast_in(first).name() == "ToCopyBackward0"
+    assert cast_in(first) is cast_in(second)
+
+
+def cast_in(product: torch.Tensor) -> Any:
+    node: Any = product.grad_fn
+    (found,) = (before for before, _ in node.next_functions if before is not None)
+    return found
+
+
+def multiplied(cast: Cast, value: torch.Tensor) -> torch.dtype:
+    with cast.beside():
+        with torch.autocast("cpu", torch.bfloat16):
+            pass
+        return (value @ value).dtype

@@ -165,7 +165,7 @@ class Threads:
         self._crew.check()
 
     def _walk(self, entries: Sequence[Entry], lap: int, recording: Recording, cast: Cast) -> None:
-        with cast.again():
+        with cast.beside():
             walk(self._program, entries, lap, recording)
 
     def finish(self) -> None:

@@ -92,7 +92,7 @@ class ExpertModels:
 def _forward(
     model: WholeModel, one: Microbatch, leaves: ByUse, scale: float, cast: Cast
 ) -> _RankPass:
-    with cast.again(), model.running(one) as drawn:
+    with cast.beside(), model.running(one) as drawn:
         loss = model.loss(model.output(one, leaves), one)
     return _RankPass(loss, loss * scale, drawn)
 

@@ -29,6 +29,20 @@ class Cast(NamedTuple):
             return nullcontext()
         return torch.autocast(self.device, self.dtype, enabled=self.dtype is not None)
 
+    @contextmanager
+    def beside(self) -> Iterator[None]:
+        """Where a thread runs beside that for which this was set.
+
+        The end of an outermost autocast drops what torch has cast, also for other threads: a weight
+        that one of them uses twice would be cast twice, and its gradient be rounded otherwise.
+        """
+        torch.autocast_increment_nesting()
+        try:
+            with self.again():
+                yield
+        finally:
+            torch.autocast_decrement_nesting()
+
 
 def _set(device: str) -> torch.dtype | None:
     """What torch casts to at the moment, if it does."""

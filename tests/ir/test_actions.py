@@ -24,7 +24,7 @@ def test_collect_and_slots_are_inverse() -> None:
 
 @pytest.mark.parametrize("item", [(0, Kind.F, 0), Action(0, "F", 0), "0F0"])  # type: ignore[arg-type]
 def test_what_is_no_action_is_refused(item: Any) -> None:
-    with pytest.raises(InputError, match="is no action; one reads Action"):
+    with pytest.raises(InputError, match="is not an action; one reads Action"):
         Actions.collect([item])
 
 

@@ -182,13 +182,10 @@ def test_a_child_that_ends_is_not_the_end_of_its_rank(transport: str) -> None:
 def test_a_connection_is_known_that_has_the_number_of_a_closed_one() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         earlier = socket.socket()
-        number = earlier.fileno()
-        with opened() as found:
-            earlier.close()
-            own = socket.create_connection(server.getsockname())
-        assert own.fileno() == number
+        with opened() as found, socket.create_connection(server.getsockname()) as own:
+            os.dup2(own.fileno(), earlier.fileno())
         other, _ = server.accept()
         other.settimeout(SECONDS)
-        with own, other:
+        with earlier, other:
             found.shut()
             assert other.recv(1) == b""

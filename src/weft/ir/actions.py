@@ -183,7 +183,7 @@ _DEFAULTS: dict[str, ArrayLike] = {
 def _packed(action: object) -> list[int]:
     if not (isinstance(action, Action) and isinstance(action.kind, Kind)):
         form = "one reads Action(2, Kind.F, 13): stage, kind, microbatch"
-        raise InputError(f"{action!r} is no action; {form}")
+        raise InputError(f"{action!r} is not an action; {form}")
     return [-1 if value is None else value for value in action]
 
 

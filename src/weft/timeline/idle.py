@@ -70,7 +70,7 @@ class Idle(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Stretches:
-    """Idle stretches in columns: `cause` counts in CAUSES, -1 is no action."""
+    """Idle stretches in columns: `cause` counts in CAUSES, an action of -1 is none."""
 
     device: Index
     start: Seconds

@@ -41,7 +41,7 @@ NUMBER = "I"  # of a block, as bytes
 LATE = ROOM // 2  # credit that may be owed where values are read late: less than a window has room
 KNOWN = 1 << 14  # of what is worked out once for all blocks
 
-Receiver: TypeAlias = tuple[int, bool]  # a rank, and whether of sums
+Receiver: TypeAlias = tuple[int, bool]  # a rank, and whether it is sums that it reads
 
 
 class Shared:

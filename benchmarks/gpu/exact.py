@@ -10,7 +10,8 @@ update, and the weights after the last, with dropout, AdamW and clipping.
 
 Ways, all of them in each row: `offload` of all that forwards keep, norms and activation functions
 `recomputed`, inputs of linear layers kept in `fp8`, messages `compressed` to FP8, two `replicas` of
-half of the ranks, and the same with their optimizer `sharded`.
+half of the ranks, and the same with their optimizer `sharded`; `tied`: the last stage has a weight
+of the first, `shared`: it has a whole block of it.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
+from itertools import chain
 from typing import Any, TypeAlias
 
 import torch
@@ -35,7 +37,8 @@ from weft.runtime.weights.staleness import scoped
 DETERMINISTIC = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
 DROPOUT, CLIP, SEED = 0.1, 0.5, 3
 COLUMNS = ("losses", "gradients", "weights", "differ")
-WAYS = ("plain", "offload", "recomputed", "fp8", "compressed", "replicas", "sharded")
+TOGETHER = ("tied", "shared")  # what stages have in common
+WAYS = ("plain", "offload", "recomputed", "fp8", "compressed", "replicas", "sharded", *TOGETHER)
 OPTIONS: dict[str, dict[str, Any]] = {
     "offload": {"offload": "all"},
     "compressed": {"compress": "fp8"},
@@ -91,28 +94,29 @@ def compared(way: str, setting: Setting, arguments: argparse.Namespace) -> dict[
     sizes = setting.sizes._replace(ranks=setting.ranks // replicas)
     one = setting._replace(sizes=sizes)  # of a replica
     work = work_of(one, arguments, dropout=DROPOUT)
-    if way in MARKS:
-        work = work._replace(stage=partial(marked, work.stage, *MARKS[way]))
     steps = arguments.steps + (2 if one.program.period else 0)
     batches = [*drawn(work, steps, replicas)]
     pipeline, losses = by_pipeline(one, work, batches, way, replicas)
     with pipeline:
         wanted = by_reference(replicated(one.program, replicas), work, batches, way)
-        return differences(pipeline, losses, wanted, is_sharded=way == "sharded")
+        return differences(pipeline, losses, wanted, has_own=way not in ("sharded", *TOGETHER))
 
 
-def marked(
-    make: Callable[[int], nn.Module],
-    mark: Callable[[Any], Any],
-    kinds: tuple[type[nn.Module], ...],
-    index: int,
-) -> nn.Module:
-    """A stage whose modules of some kinds have a mark."""
-    stage = make(index)
-    for module in stage.modules():
-        if isinstance(module, kinds):
+def stages_of(work: Work, program: Program, way: str) -> list[nn.Module]:
+    """The stages, marked, or with something in common."""
+    stages = [work.stage(stage) for stage in range(program.stages)]
+    mark, kinds = MARKS.get(way, (None, ()))
+    for module in chain.from_iterable(stage.modules() for stage in stages):
+        if mark and isinstance(module, kinds):
             mark(module)
-    return stage
+    first, *_, last = stages
+    assert isinstance(first, nn.Sequential)
+    assert isinstance(last, nn.Sequential)
+    if way == "tied":
+        last[0].perceptron[0].weight = first[0].perceptron[0].weight
+    if way == "shared":
+        last[0] = first[0]
+    return stages
 
 
 def drawn(work: Work, steps: int, replicas: int) -> Iterator[tuple[Tensor, Tensor]]:
@@ -133,7 +137,7 @@ def by_pipeline(
     mesh = init_device_mesh("cpu", sizes, mesh_dim_names=("dp", "pp")) if replicas > 1 else None
     own = 0 if mesh is None else mesh.get_local_rank("dp")
     pipeline = weft.Pipeline(
-        [work.stage(stage) for stage in range(setting.program.stages)],
+        stages_of(work, setting.program, way),
         setting.program,
         mesh=mesh,
         loss=work.loss,
@@ -153,7 +157,7 @@ def by_pipeline(
 
 
 def by_reference(program: Program, work: Work, batches: Batches, way: str) -> Trained:
-    stages = [work.stage(stage) for stage in range(program.stages)]
+    stages = stages_of(work, program, way)
     optimizers: list[Watched] = []
 
     def watched(named: Iterable[tuple[str, nn.Parameter]]) -> Watched:
@@ -174,11 +178,12 @@ def by_reference(program: Program, work: Work, batches: Batches, way: str) -> Tr
 
 
 def differences(
-    pipeline: weft.Pipeline, losses: Sequence[Tensor], wanted: Trained, *, is_sharded: bool
+    pipeline: weft.Pipeline, losses: Sequence[Tensor], wanted: Trained, *, has_own: bool
 ) -> dict[str, list[str]]:
     """By what is compared: how much of it, and then what is not equal.
 
-    An optimizer that is sharded sees shares of gradients, which the reference has not.
+    has_own  whether each stage's optimizer has all of its gradients, and nothing else; shares of
+             them the reference has not, and a weight of two stages is in an optimizer of its own
     """
     stages, their_losses, their_optimizers = wanted
     compared: dict[str, dict[str, tuple[Tensor, Tensor]]] = {
@@ -188,23 +193,26 @@ def differences(
         "gradients": {},
         "weights": {},
     }
-    pairs = zip(pipeline.modules.items(), pipeline.optimizers, strict=True)
-    for ((pipe, stage), module), optimizer in pairs:
-        place = f"stage {stage} of pipe {pipe}"
+    for (pipe, stage), module in pipeline.modules.items():
         theirs = dict(stages[stage].named_parameters())
         for name, weight in module.named_parameters():
-            compared["weights"][f"{name} of {place}"] = weight, theirs[name]
-        if is_sharded:
-            continue
+            compared["weights"][f"{name} of {_place(pipe, stage)}"] = weight, theirs[name]
+    places = zip(pipeline.modules, pipeline.optimizers, strict=True) if has_own else ()
+    for (pipe, stage), optimizer in places:
         assert isinstance(optimizer, Watched)
         steps = zip(optimizer.seen, their_optimizers[stage].seen, strict=True)
         for update, (mine, other) in enumerate(steps):
             for index, both in enumerate(zip(mine, other, strict=True)):
-                compared["gradients"][f"gradient {index} of {place}, update {update}"] = both
+                name = f"gradient {index} of {_place(pipe, stage)}, update {update}"
+                compared["gradients"][name] = both
     return {
         what: [str(len(found)), *(name for name, pair in found.items() if not torch.equal(*pair))]
         for what, found in compared.items()
     }
+
+
+def _place(pipe: int, stage: int) -> str:
+    return f"stage {stage} of pipe {pipe}"
 
 
 # the report

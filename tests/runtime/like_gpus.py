@@ -270,11 +270,15 @@ class InstantDevice:
 
 
 @contextmanager
-def like_gpus(hosts: int = 1) -> Iterator[None]:
-    """Let the transports of GPUs take ranks of CPUs, driven as those of GPUs are.
+def seeming(hosts: int) -> Iterator[None]:
+    """Let ranks seem to be on several hosts, for `transport="mixed"`."""
+    with patch.object(rendezvous, "_host", partial(_host_of, hosts)):
+        yield
 
-    They seem to be on several hosts, for `transport="mixed"`.
-    """
+
+@contextmanager
+def like_gpus(hosts: int = 1) -> Iterator[None]:
+    """Let the transports of GPUs take ranks of CPUs, driven as those of GPUs are."""
     device = InstantDevice()
     with ExitStack() as patches:
         for module in (assembly, carriers, hops, lanes, summing):
@@ -284,6 +288,6 @@ def like_gpus(hosts: int = 1) -> Iterator[None]:
         patches.enter_context(patch.object(carriers, "Communicators", Communicators))
         patches.enter_context(patch.object(carriers.Carriers, "_refuse_shared_gpus"))
         patches.enter_context(patch.object(carriers.Carriers, "_peer", _near))
-        patches.enter_context(patch.object(rendezvous, "_host", partial(_host_of, hosts)))
+        patches.enter_context(seeming(hosts))
         patches.enter_context(patch.object(Tensor, "record_stream", lambda *_: None))
         yield

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -20,6 +20,7 @@ from tests.runtime.habits.forms import FORMS
 from tests.runtime.habits.grammar import Layer, built
 from tests.runtime.habits.short import Short
 from tests.runtime.habits.size import LENGTH, WIDTH, WORDS
+from tests.runtime.habits.where import here
 from weft.ir.graph import Graph, Stage
 from weft.ir.kinds import Kind
 from weft.ir.placement import Placement
@@ -218,11 +219,11 @@ class Case(Short):
         """The batch and the target of a step; every call makes them anew."""
         generator = torch.Generator().manual_seed(100 + step)
         dtype, size = getattr(torch, self.model.dtype), (self.rows, LENGTH, WIDTH)
-        value = torch.randn(size, generator=generator, dtype=torch.float64).to(dtype)
-        target = torch.randn(size, generator=generator, dtype=torch.float64).to(dtype)
+        draw = partial(torch.randn, size, generator=generator, dtype=torch.float64, device="cpu")
+        value, target = (draw().to(here(), dtype) for _ in range(2))
         if self.model.data == "words":
-            words = torch.randint(WORDS, size[:2], generator=generator)
-            return words, target
+            words = torch.randint(WORDS, size[:2], generator=generator, device="cpu")
+            return words.to(here()), target
         batch = FORMS[self.model.data].wrap(value, value)
         return batch, (target, 0.5 * target) if self.model.loss == "two targets" else target
 

@@ -21,6 +21,7 @@ from torch.utils import _pytree as pytree
 from tests.runtime.habits.between import changed
 from tests.runtime.habits.case import GRAPHS, Case
 from tests.runtime.habits.forms import Record
+from tests.runtime.habits.where import here
 from weft import runtime
 from weft.ir.graph import Graph
 from weft.runtime import Pipeline, Reference
@@ -45,7 +46,7 @@ class Trace:
     updates: int = 0
 
     def note(self, name: str, value: Tensor | None) -> None:
-        self.numbers[name] = None if value is None else value.detach().clone().numpy()
+        self.numbers[name] = None if value is None else value.detach().clone().cpu().numpy()
 
     def look(self, module: nn.Module, prefix: str, suffix: str = "") -> None:
         """At the weights, gradients, buffers and modes of a module."""
@@ -209,7 +210,7 @@ OPTIMIZERS: Mapping[str, Make | None] = {
 
 
 def casting(case: Case) -> Any:
-    return torch.autocast("cpu", torch.bfloat16) if case.training.is_cast else nullcontext()
+    return torch.autocast(here(), torch.bfloat16) if case.training.is_cast else nullcontext()
 
 
 # plain torch
@@ -250,7 +251,7 @@ def _run_uncut(case: Case) -> None:
 def _trained(case: Case, whole: nn.Module, draw: Draw, number: int) -> list[Tensor]:
     losses = []
     for drawn, loss in _losses(case, whole, draw, number):
-        with draw.backward(drawn), torch.autocast("cpu", enabled=False):
+        with draw.backward(drawn), torch.autocast(here(), enabled=False):
             loss.backward()  # type: ignore[no-untyped-call]
         losses.append(loss.detach().reshape(()))
     return losses

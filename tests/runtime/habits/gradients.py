@@ -13,6 +13,7 @@ from torch.utils.checkpoint import checkpoint
 
 from tests.runtime.habits.layers import Lined
 from tests.runtime.habits.size import WIDTH
+from tests.runtime.habits.where import here
 
 
 class Cut(Lined):
@@ -142,7 +143,7 @@ class Cast(Lined):
     """Computes in bfloat16 inside."""
 
     def forward(self, value: Tensor) -> Tensor:
-        with torch.autocast("cpu", torch.bfloat16):
+        with torch.autocast(here(), torch.bfloat16):
             out = self.line(torch.tanh(self.line(value)))
         return out.to(value.dtype)
 
@@ -151,7 +152,7 @@ class Uncast(Lined):
     """Does not let itself be cast."""
 
     def forward(self, value: Tensor) -> Tensor:
-        with torch.autocast("cpu", enabled=False):
+        with torch.autocast(here(), enabled=False):
             out = self.line(value.to(self.line.weight.dtype))
         return out
 

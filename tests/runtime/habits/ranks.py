@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import nullcontext
+from contextlib import ExitStack
 from typing import NamedTuple
+
+import torch.distributed as dist
 
 from tests.runtime.habits.case import Case
 from tests.runtime.habits.contenders import Trace, pipeline, plain
 from tests.runtime.habits.grammar import Carried
 from tests.runtime.habits.judge import Verdict, compared, failure, unable
-from tests.runtime.like_gpus import like_gpus
+from tests.runtime.habits.where import rank_on
+from tests.runtime.like_gpus import like_gpus, seeming
 from tests.runtime.ranks import TRANSPORTS, run
 from weft.errors import RankError
 from weft.runtime.ranks.carriers import OF_GPUS
@@ -26,11 +29,14 @@ class Share(NamedTuple):
     is_anothers: bool = False
 
 
-def judge_in_ranks(cases: Sequence[Case], transport: str) -> list[Verdict]:
-    """Cases that all have as many devices; those that plain torch cannot train are void."""
+def judge_in_ranks(cases: Sequence[Case], transport: str, place: str = "cpu") -> list[Verdict]:
+    """Cases that all have as many devices; those that plain torch cannot train are void.
+
+    Where ranks are on CPUs, stand-ins take the place of the transports of GPUs.
+    """
     wanted = {index: trace for index, case in enumerate(cases) if (trace := _plain(case))}
     tried = [cases[index] for index in wanted]
-    by_rank = run(cases[0].plan.program.devices, _shares, tried, transport)
+    by_rank = run(cases[0].plan.program.devices, _shares, tried, transport, place)
     verdicts = [Verdict("void")] * len(cases)
     for index, shares in zip(wanted, zip(*by_rank, strict=True), strict=True):
         verdicts[index] = _judged(cases[index], shares, wanted[index])
@@ -44,10 +50,13 @@ def _plain(case: Case) -> Trace | None:
         return None
 
 
-def _shares(cases: Sequence[Case], transport: str) -> list[Share]:
+def _shares(cases: Sequence[Case], transport: str, place: str) -> list[Share]:
     """In a rank."""
+    rank_on(place, dist.get_rank())
     hosts = 2 if transport == "mixed" else 1
-    with like_gpus(hosts) if transport in OF_GPUS else nullcontext():
+    with ExitStack() as patches:
+        if transport in OF_GPUS:
+            patches.enter_context(like_gpus(hosts) if place == "cpu" else seeming(hosts))
         return [_share(case, transport) for case in cases]
 
 

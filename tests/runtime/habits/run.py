@@ -2,11 +2,13 @@
 
 python -m tests.runtime.habits.run --cases 20000 --seed 0
 python -m tests.runtime.habits.run --cases 500 --transport gloo     # one process for each device
+python -m tests.runtime.habits.run --cases 500 --transport peer --device cuda
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 import re
 import sys
 import time
@@ -24,6 +26,7 @@ from tests.runtime.habits.draws import drawn
 from tests.runtime.habits.judge import Verdict, judge
 from tests.runtime.habits.minimal import features, reduced
 from tests.runtime.habits.ranks import CARRIERS, judge_in_ranks
+from tests.runtime.habits.where import PLACES, run_on
 from weft.schedules import REGISTRY
 
 CHUNK = 100
@@ -56,6 +59,7 @@ class Findings:
     """What came of all cases so far."""
 
     judge: Judge
+    is_reducing: bool = True
     kinds: Counter[str] = field(default_factory=Counter)
     refusals: Counter[str] = field(default_factory=Counter)
     voids: Counter[str] = field(default_factory=Counter)
@@ -82,11 +86,16 @@ class Findings:
                 known.count += 1
                 return
         print(f"\nwrong: {case!r}\n{verdict}", file=sys.stderr, flush=True)  # reducing takes long
+        self.faults.append(self._least(case, verdict, number))
+        print(f"\n{self.faults[-1]}", file=sys.stderr, flush=True)
+
+    def _least(self, case: Case, verdict: Verdict, number: int) -> Fault:
+        if not self.is_reducing:
+            return Fault(case, verdict, number)
         smallest = reduced(case, lambda one: kind_of(self._alone(one)) == kind_of(verdict))
         again = self._alone(smallest)
         is_seldom = again.kind != "wrong"
-        self.faults.append(Fault(smallest, verdict if is_seldom else again, number))
-        print(f"\n{self.faults[-1]}", file=sys.stderr, flush=True)
+        return Fault(smallest, verdict if is_seldom else again, number)
 
     def _alone(self, case: Case) -> Verdict:
         (verdict,) = self.judge([case])
@@ -138,13 +147,13 @@ def one_by_one(cases: Sequence[Case]) -> list[Verdict]:
     return [judge(case) for case in cases]
 
 
-def in_ranks(cases: Sequence[Case], transport: str) -> list[Verdict]:
+def in_ranks(cases: Sequence[Case], transport: str, place: str) -> list[Verdict]:
     """In ranks, all at once if they get to the end, else one by one: who waits ends them all."""
     try:
-        return judge_in_ranks(cases, transport)
+        return judge_in_ranks(cases, transport, place)
     except AssertionError as error:
         if len(cases) > 1:
-            return [verdict for case in cases for verdict in in_ranks([case], transport)]
+            return [verdict for case in cases for verdict in in_ranks([case], transport, place)]
         return [Verdict("wrong", (f"a rank fails: {error}",))]
 
 
@@ -167,14 +176,21 @@ def main() -> None:
     parser.add_argument("--cases", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--transport", choices=CARRIERS, help="a process for each device")
+    parser.add_argument("--seconds", type=float, default=math.inf, help="when to stop")
+    parser.add_argument("--as-drawn", action="store_true", help="do not make failures small")
+    parser.add_argument("--device", choices=PLACES, default="cpu")
     asked = parser.parse_args()
     torch.set_num_threads(1)
+    run_on(asked.device)
     warnings.simplefilter("ignore")
     transport, begin, shown = asked.transport, time.monotonic(), 0
-    findings = Findings(partial(in_ranks, transport=transport) if transport else one_by_one)
+    ranks = partial(in_ranks, transport=transport, place=asked.device)
+    findings = Findings(ranks if transport else one_by_one, not asked.as_drawn)
     first = asked.seed * asked.cases
     for cases in batches(range(first, first + asked.cases), are_in_ranks=bool(transport)):
         findings.add(cases)
+        if time.monotonic() - begin > asked.seconds:
+            break
         if (done := sum(findings.kinds.values()) // CHUNK) > shown:
             shown = done
             print(f"{time.monotonic() - begin:6.0f} s  {findings.progress}", file=sys.stderr)

@@ -17,7 +17,7 @@ import argparse
 import gc
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -59,7 +59,7 @@ from weft.jitter import Variation, jittered
 from weft.lower import experts
 from weft.notation import from_json, to_json
 from weft.runtime import layers_of
-from weft.runtime.profile import BRIEF, Effort, Sample, profiled
+from weft.runtime.profile import BRIEF, Sample, profiled
 from weft.simulate import simulate
 from weft.timeline import Timeline
 
@@ -128,7 +128,7 @@ def profile(setting: Setting, work: Work, runs: Program | None = None) -> Cost:
     stages = [work.stage(stage) for stage in range(program.stages)]
     batch, target = (data.chunk(setting.microbatches)[0] for data in (work.batch, work.target))
     sample = Sample(batch, target, work.loss, sgd if program.period else None)
-    effort = Effort(**asdict(BRIEF) | {"transport": setting.transport})
+    effort = replace(BRIEF, transport=setting.transport, link=True)
     return profiled(stages, program, sample, effort, runs=runs)
 
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from tests.runtime.models import WIDTH, Faulty, is_same, layers, squared
 from tests.runtime.ranks import run
-from weft.cost import Cost, Provenance, Share
+from weft.cost import Cost, Link, Provenance, Share
 from weft.errors import InputError, WeftError
 from weft.ir.graph import Graph
 from weft.ir.kinds import Kind
@@ -112,8 +112,14 @@ def test_the_file_says_where_and_how_well_it_was_measured(cost: Cost) -> None:
     assert from_json(to_json(cost)) == cost
 
 
+def test_a_profile_knows_the_link_to_the_host(cost: Cost) -> None:
+    assert math.isfinite(cost.network.host.bandwidth)
+    assert from_json(to_json(cost)) == cost
+
+
 def test_a_brief_profile_has_what_the_program_runs() -> None:
     whole = profiled(stages(2), one_f_one_b(devices=2, microbatches=4), SAMPLE, BRIEF)
+    assert whole.network.host == Link()
     assert whole.times.backward is None
     assert whole.times.input_grad == whole.times.weight_grad
     assert whole.times.recompute == whole.times.forward

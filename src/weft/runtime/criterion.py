@@ -80,7 +80,7 @@ class Criterion:
         """The loss of a microbatch, as it is differentiated."""
         if self.see is not None:
             self.see(number, output)
-            return torch.zeros(())
+            return torch.zeros((), device="cpu")
         target, share, scale = self.terms(number)
         parts = Parts.of(self.loss(output, *target.to(self._device).arguments))
         loss = parts.weighted(share, output)

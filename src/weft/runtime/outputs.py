@@ -84,7 +84,7 @@ def _read(share: bytes) -> Iterator[tuple[int, Value]]:
             if not isinstance(entry, TensorShape):
                 packed.append(entry)
                 continue
-            made = torch.empty(entry.shape, dtype=entry.dtype)
+            made = torch.empty(entry.shape, dtype=entry.dtype, device="cpu")
             size = made.numel() * made.itemsize
             if size:
                 plain = torch.frombuffer(bytearray(share[place : place + size]), dtype=entry.dtype)

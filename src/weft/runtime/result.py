@@ -54,8 +54,8 @@ class Result:
     @cached_property
     def losses(self) -> Tensor:
         """The weighted loss of every microbatch, on every rank; waits until they are known."""
-        found = torch.tensor(self._reported.wait(self._known), dtype=torch.float64)
-        return found.to(self._known.dtype)
+        found = self._reported.wait(self._known)
+        return torch.tensor(found, dtype=torch.float64, device="cpu").to(self._known.dtype)
 
     @cached_property
     def loss(self) -> Tensor:

@@ -47,7 +47,9 @@ def agreed_task(
 ) -> tuple[Task, Cost | None]:
     """The task as all ranks walk it over their transport, and the cost that all of them go by."""
     is_moving = offload != "none" or offloads(task.program)
-    cost = agreed(world, linked(cost, task.device) if is_moving else cost)
+    cost = agreed(world, cost)
+    if cost is not None and is_moving:
+        cost = linked(cost, task.device, world.gather)
     task = task.offloading(offload, cost)
     if is_captured:
         check_capturable(task.program)

@@ -144,8 +144,8 @@ class Batches:
         else:
             drawn = _generator(seed, f"{step}/batch")
             last = len(self._tokens) - self._context
-            starts = torch.randint(0, last, (sequences, 1), generator=drawn)
-        places = starts + torch.arange(self._context)
+            starts = torch.randint(0, last, (sequences, 1), generator=drawn, device="cpu")
+        places = starts + torch.arange(self._context, device="cpu")
         return self._at(places), self._at(places + 1)
 
     def _next(self, turns: range, seed: int) -> Tensor:
@@ -157,7 +157,7 @@ class Batches:
     def _drawn(self, seed: int, epoch: int) -> Tensor:
         """The sequences of an epoch in their order."""
         length = (len(self._tokens) - 1) // self._context
-        return torch.randperm(length, generator=_generator(seed, f"{epoch}/epoch"))
+        return torch.randperm(length, generator=_generator(seed, f"{epoch}/epoch"), device="cpu")
 
     def _at(self, places: Tensor) -> Tensor:
         found = self._tokens[places.numpy()].astype(np.int64)

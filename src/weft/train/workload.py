@@ -18,7 +18,6 @@ from weft.lower import Amount
 from weft.request import PlanFile
 from weft.runtime import Stages, Staleness
 from weft.runtime.compression import AskedCompression
-from weft.runtime.device.link import linked
 from weft.runtime.experts import ALONE, ExpertGroup
 from weft.runtime.losses import LossFunction
 from weft.runtime.precision import AskedPrecision
@@ -190,9 +189,8 @@ class Workload:
             **self.sharing,
         )
         program = self._settings.program
+        effort = replace(effort, link=effort.link or self.offload != "none")
         cost = profiled(self._cut(), program, sample, effort, watch, runs=self.program)
-        if self.offload != "none":
-            cost = linked(cost, self._device) or cost
         assert cost.measurement is not None
         model = replace(cost.measurement, model=self._settings.sizes)
         return replace(cost, measurement=model)

@@ -277,7 +277,7 @@ def _losses(
     shares = case.weights or [1 / count] * count
     for microbatch in range(count):
         wanted = targets[microbatch]
-        with draw.forward(microbatch) as drawn:
+        with draw.forward(microbatch, device=torch.empty(0).device) as drawn:
             output = whole(inputs[microbatch])
             draw.enter_loss()
             found = loss(output, *(wanted if isinstance(wanted, tuple) else (wanted,)))

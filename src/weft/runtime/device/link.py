@@ -1,15 +1,18 @@
 """The link to the host: how fast what is offloaded leaves a device.
 
-Where no cost says so, a short copy does; where nothing is known at all, what a stage saves is taken
-to leave in as long as its forward takes. On a GPU of today that is so from a few thousand hidden
-units on: the work for a token grows faster with them than what is kept of it.
+Where no cost says so, short copies of all ranks at once do, as ranks of a host may share its links;
+where nothing is known at all, what a stage saves is taken to leave in as long as its forward takes.
+On a GPU of today that is so from a few thousand hidden units on: the work for a token grows faster
+with them than what is kept of it.
 """
 
 from __future__ import annotations
 
+import struct
 import time
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 
@@ -17,7 +20,10 @@ from weft.cost import Cost, Link, Share
 from weft.ir.program import Program
 
 COPIED = 1 << 25  # bytes of a copy
-COPIES = 24  # one after the other: as long as it takes all ranks to begin
+COPIES = 8  # one after the other
+NUMBER = struct.Struct("d")
+
+Gather: TypeAlias = Callable[[bytes, str], list[bytes]]
 
 
 def assumed(program: Program) -> Cost:
@@ -27,16 +33,21 @@ def assumed(program: Program) -> Cost:
     return replace(unit, network=replace(unit.network, host=Link(bandwidth=bandwidth)))
 
 
-def linked(cost: Cost | None, device: torch.device) -> Cost | None:
-    """A cost that knows the link of a device to its host: by a short copy, where it did not."""
-    if cost is None or cost.network.host.bandwidth != float("inf"):
+def linked(cost: Cost, device: torch.device, gather: Gather) -> Cost:
+    """A cost that knows the link of a device to its host: by short copies, where it did not.
+
+    The slowest counts. Every rank calls this, with a cost that knows as much.
+    """
+    if cost.network.host.bandwidth != float("inf"):
         return cost
-    link = Link(bandwidth=_bandwidth(device))
+    own = _bandwidth(device, lambda: gather(b"", "copies to the host"))
+    shares = gather(NUMBER.pack(own), "the links to the host")
+    link = Link(bandwidth=min(bandwidth for (bandwidth,) in map(NUMBER.unpack, shares)))
     return replace(cost, network=replace(cost.network, host=link))
 
 
-def _bandwidth(device: torch.device) -> float:
-    """Bytes in a second each way, while both are copied, and while other ranks do the same."""
+def _bandwidth(device: torch.device, meet: Callable[[], object]) -> float:
+    """Bytes in a second each way, while both are copied; all ranks begin once they have met."""
     is_gpu = device.type == "cuda"
     away, home = (torch.zeros(COPIED, dtype=torch.uint8, device=device) for _ in range(2))
     hosts = [
@@ -47,6 +58,7 @@ def _bandwidth(device: torch.device) -> float:
     for number in range(1 + COPIES):
         if number == 1:  # the first one warms up
             _finish(device)
+            meet()
             began = time.perf_counter()
         with torch.cuda.stream(streams[0]):
             hosts[0].copy_(away, non_blocking=True)

@@ -18,6 +18,7 @@ from weft.errors import InputError
 from weft.ir.program import Program
 from weft.lower import over
 from weft.runtime.batch import cut
+from weft.runtime.device.link import linked
 from weft.runtime.experts.apart import keep_apart
 from weft.runtime.experts.ranks import groups_in
 from weft.runtime.precision import precision_of
@@ -83,10 +84,11 @@ def profiled(
         rest = max(rest, LONG * hops.slowest.of(max(messages, default=0.0)))
         if not is_on_gpu:
             host = overhead(values, program, effort, rest, watch)
-    ranks = program.devices // len(world.devices)
-    average = Average.MEAN if is_on_gpu else Average.MEDIAN  # in steps, actions add up
-    findings = Findings(program, ranks, hops, messages, host, found, average)
-    return findings.cost(device=device, transport=world.carrier)
+        ranks = program.devices // len(world.devices)
+        average = Average.MEAN if is_on_gpu else Average.MEDIAN  # in steps, actions add up
+        findings = Findings(program, ranks, hops, messages, host, found, average)
+        cost = findings.cost(device=device, transport=world.carrier)
+        return linked(cost, device, world.gather) if effort.link else cost
 
 
 def _refuse_exchanging(stages: Sequence[nn.Module], program: Program) -> None:

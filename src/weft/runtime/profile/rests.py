@@ -44,7 +44,7 @@ def overhead(
         Resting(layout_of(value.leaves) or SCALAR, rest).to(device) for value in values.outputs
     ]
     batch = [tuple(map(torch.zeros_like, data.leaves))]
-    target = [torch.zeros(1)]
+    target = [torch.zeros(1, device="cpu")]
     count, is_stale = program.microbatches, is_asynchronous(program)
     found = []
     with Pipeline(
@@ -93,7 +93,7 @@ class Resting(nn.Module):
 
     def __init__(self, layout: Layout, seconds: float) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.zeros(()))
+        self.weight = nn.Parameter(torch.zeros((), device="cpu"))
         self._layout, self._seconds = layout, seconds
 
     def forward(self, *values: Tensor) -> Tensor | tuple[Tensor, ...]:

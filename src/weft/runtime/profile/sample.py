@@ -55,6 +55,7 @@ class Effort:
     sizes   of messages, in bytes
     pings   of every size
     steps   of a pipeline: of the stages, which are updated, and of stages that only rest
+    link    whether the link to the host is measured, over which activations are offloaded
     """
 
     kinds: frozenset[Kind] = frozenset(kind for kind in Kind if kind.is_compute)
@@ -63,10 +64,11 @@ class Effort:
     pings: int = 20
     steps: int = 20
     transport: Carrier = "auto"
+    link: bool = True
 
 
 THOROUGH = Effort()
-BRIEF = Effort(kinds=frozenset(), rounds=6, sizes=SIZES[::3], pings=8, steps=3)
+BRIEF = Effort(kinds=frozenset(), rounds=6, sizes=SIZES[::3], pings=8, steps=3, link=False)
 
 
 class StageValues(NamedTuple):

@@ -146,7 +146,11 @@ def _total_norm(grads: Sequence[Tensor]) -> Tensor:
     A GPU adds up in another order: after clipping by its sum, last digits would differ.
     """
     norms = [torch.linalg.vector_norm(grad) for grad in grads]
-    total: Tensor = torch.linalg.vector_norm(torch.stack(norms).cpu()) if norms else torch.zeros(())
+    total: Tensor = (
+        torch.linalg.vector_norm(torch.stack(norms).cpu())
+        if norms
+        else torch.zeros((), device="cpu")
+    )
     return total
 
 

@@ -62,7 +62,7 @@ def keys_in(value: JSON) -> list[str]:
 
     def note(key: str) -> Tensor:
         found.append(key)
-        return torch.empty(0)
+        return torch.empty(0, device="cpu")
 
     unpack(value, note)
     return found

@@ -85,7 +85,7 @@ def read(folder: Path, key: str, saved: StoredTensor, region: Region | None = No
     for chunk in saved.chunks:
         if (chunk.start, chunk.shape) == (region.start, region.shape):
             return _read_chunk(folder, key, saved, chunk)
-    made, count = torch.empty(region.shape, dtype=saved.type), 0
+    made, count = torch.empty(region.shape, dtype=saved.type, device="cpu"), 0
     for chunk in saved.chunks:
         first, shape = region.common(chunk.start, chunk.shape)
         if prod(shape):

@@ -121,7 +121,9 @@ class _Comparison:
         total: Any = 0.0
         for leaf in value.leaves:
             if leaf.requires_grad:
-                shares = torch.rand(leaf.shape, generator=generator, dtype=torch.float64)
+                shares = torch.rand(
+                    leaf.shape, generator=generator, dtype=torch.float64, device="cpu"
+                )
                 counted = leaf * shares.to(leaf)
                 total = total + (counted.abs() if leaf.is_complex() else counted).sum()
         if isinstance(total, Tensor):

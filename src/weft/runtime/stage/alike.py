@@ -85,8 +85,8 @@ class DrawnAlike(TorchFunctionMode):
 
     def _are_alike(self, tensors: Sequence[Tensor]) -> bool:
         prints = [fingerprint(tensor) for tensor in tensors if learns(tensor)]
-        both = torch.tensor([*prints, *(-one for one in prints)], dtype=torch.float64)
-        most = both.nan_to_num().to(self._device)
+        both = [*prints, *(-one for one in prints)]
+        most = torch.tensor(both, dtype=torch.float64, device="cpu").nan_to_num().to(self._device)
         least = most.clone()
         for group in self._groups:
             dist.all_reduce(most, dist.ReduceOp.MAX, group=group)

@@ -244,7 +244,7 @@ class Recorder:
     def __init__(self) -> None:
         self.tape: Tape | None = None
         self.whole: set[int] = set()  # weights that are not deferred
-        self.anchor = torch.zeros((), requires_grad=True)
+        self.anchor = torch.zeros((), device="cpu", requires_grad=True)
 
     def __deepcopy__(self, memo: dict[int, object]) -> Recorder:
         return self  # of no use to a copy of the stage, which records for itself

@@ -35,13 +35,13 @@ class _Rehearsed(nn.Module):
         expected = self._tokens[self._place] if self._place < len(self._tokens) else None
         if len(given) == 1 and isinstance(given[0], Tensor) and given[0] is not expected:
             raise _Astray
-        self._tokens.append(torch.zeros(()))
+        self._tokens.append(torch.zeros((), device="cpu"))
         return self._tokens[-1]
 
 
 def refuse_more(module: nn.Module, segments: Sequence[nn.Module]) -> None:
     """Refuse a layer that does more in its forward: in a program that cuts it that is not done."""
-    tokens = [torch.zeros(())]
+    tokens = [torch.zeros((), device="cpu")]
     try:
         twin = _twin(module, segments, tokens)
         with torch.no_grad():

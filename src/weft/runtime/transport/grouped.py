@@ -136,7 +136,7 @@ class Grouped:
                     continue
                 value = values[place]
                 if value is None:  # nothing computed it
-                    value = torch.zeros(entry.shape, dtype=entry.dtype)
+                    value = torch.zeros(entry.shape, dtype=entry.dtype, device="cpu")
                 tensor, tag = value.contiguous().cpu(), self._tag(message, place)
                 try:
                     work = line.group.send([_real(tensor)], line.destination, tag)
@@ -181,7 +181,7 @@ class Grouped:
             if not isinstance(entry, TensorShape):
                 posted.append(Posted(None, entry))
                 continue
-            tensor = torch.empty(entry.shape, dtype=entry.dtype)
+            tensor = torch.empty(entry.shape, dtype=entry.dtype, device="cpu")
             tag = self._tag(message, place)
             try:
                 work = line.group.recv([_real(tensor)], line.source, tag)

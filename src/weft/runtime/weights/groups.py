@@ -249,4 +249,4 @@ def _norms(places: Sequence[int], grads: Grads) -> tuple[list[int], Tensor]:
         for place, grad in zip(places, grads, strict=True)
         if grad is not None and place >= 0
     }
-    return [*found], torch.stack([*found.values()]) if found else torch.empty(0)
+    return [*found], torch.stack([*found.values()]) if found else torch.empty(0, device="cpu")

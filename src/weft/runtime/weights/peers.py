@@ -40,7 +40,7 @@ class Peers:
         for groups, places in self._cut.items():
             known = [place for place in places if place in found]
             if known:
-                shards = torch.tensor([found[place] for place in known], dtype=dtype)
+                shards = torch.tensor([found[place] for place in known], dtype=dtype, device="cpu")
                 squares = self._summed(shards.square(), groups)
                 whole.update(zip(known, squares.sqrt().tolist(), strict=True))
         return whole
@@ -49,7 +49,7 @@ class Peers:
         """Whether something is so in any of their pipelines."""
         if not self._all:
             return is_so
-        return bool(self._summed(torch.tensor([float(is_so)]), self._all))
+        return bool(self._summed(torch.tensor([float(is_so)], device="cpu"), self._all))
 
     def _summed(self, value: Tensor, groups: Iterable[dist.ProcessGroup]) -> Tensor:
         value = value.to(self._device)

@@ -139,7 +139,8 @@ class Policy:
             found |= self._measured.wait(Measured(update, sender.group), sender.device)
         dtype = reduce(torch.promote_types, (sender.dtype for sender in senders))
         found = self._peers.norms(found, dtype)
-        norms = torch.tensor([found[place] for place in sorted(found)], dtype=torch.float64)
+        in_order = [found[place] for place in sorted(found)]
+        norms = torch.tensor(in_order, dtype=torch.float64, device="cpu")
         norm: Tensor = torch.linalg.vector_norm(norms.to(dtype))
         return norm
 

@@ -57,7 +57,7 @@ class HostBlocks:
     def _made(self, capacity: int, *, is_pinned: bool) -> HostBlock:
         self.made += capacity
         if not is_pinned:
-            return HostBlock(torch.empty(capacity, dtype=torch.uint8), is_pinned)
+            return HostBlock(torch.empty(capacity, dtype=torch.uint8, device="cpu"), is_pinned)
         fitting = (i for i, piece in enumerate(self._pieces) if piece.numel() >= capacity)
         index = next(fitting, None)
         if index is None:

@@ -31,7 +31,7 @@ class Rerun:
         self._call = call
         self._places = [at for at, leaf in enumerate(leaves) if isinstance(leaf, Tensor)]
         tensors = [leaves[at] for at in self._places]
-        anchor = torch.empty(0, requires_grad=True)
+        anchor = torch.empty(0, device="cpu", requires_grad=True)
         self._saved: Any = _Saved.apply(anchor, *tensors)  # type: ignore[no-untyped-call]
         for at in self._places:
             leaves[at] = None
@@ -63,7 +63,7 @@ class _Saved(torch.autograd.Function):
     @staticmethod
     def forward(context: Any, anchor: Tensor, *tensors: Tensor) -> Tensor:
         context.save_for_backward(*tensors)
-        return torch.empty(0)
+        return torch.empty(0, device="cpu")
 
     @staticmethod
     def backward(context: FunctionCtx, *gradients: Tensor) -> Any:

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from tests.runtime.fake_device import FakeDevice
 from tests.runtime.hosts import RECEIVES, Hosts
@@ -61,16 +62,16 @@ class Cut(Streams):
         return super().joined(steps, closings, {c: found for c, found in kept.items() if found})
 
 
-def bound(program: Program, device: int, fake: FakeDevice, cost: Cost | None = None) -> Any:
+def bound(program: Program, device: int | None, fake: FakeDevice, cost: Cost | None = None) -> Any:
     """What a planner asks of a binder, with launches for steps."""
     ring = Ring(program)
     kind = ring.program.actions.kind
-    rows = np.flatnonzero(ring.program.device_of == device).tolist()
+    rows = np.flatnonzero(owned(ring.program, device)).tolist()
     groups = groups_in(ring, cost)
     return SimpleNamespace(
         ring=ring,
         program=ring.program,
-        devices=range(device, device + 1),
+        devices=range(program.devices) if device is None else range(device, device + 1),
         steps={row: Launch(fake, row) for row in rows},
         closings={},
         wires=SimpleNamespace(
@@ -82,16 +83,28 @@ def bound(program: Program, device: int, fake: FakeDevice, cost: Cost | None = N
     )
 
 
-def reads(program: Program, device: int) -> Iterator[tuple[int, int]]:
-    """Rows of a device that read others of it, as (producer, consumer)."""
-    needs, is_own = program.dependencies, program.device_of == device
-    is_walked = ~np.isin(program.actions.kind, RECEIVES) & is_own
-    mine = is_walked[needs.producer] & is_walked[needs.consumer]
-    return zip(needs.producer[mine].tolist(), needs.consumer[mine].tolist(), strict=True)
+def owned(program: Program, device: int | None) -> NDArray[np.bool_]:
+    """Rows of a device, or of all that are in one process."""
+    is_its = program.device_of == device
+    return np.ones_like(is_its) if device is None else is_its
+
+
+def reads(program: Program, device: int | None) -> Iterator[tuple[int, int]]:
+    """Rows of a process that read others of it, as (producer, consumer), through messages too."""
+    needs, is_own = program.dependencies, owned(program, device)
+    is_receive = np.isin(program.actions.kind, RECEIVES)
+    pairs = [*zip(needs.producer.tolist(), needs.consumer.tolist(), strict=True)]
+    sent = {consumer: producer for producer, consumer in pairs if is_receive[consumer]}
+    for producer, consumer in pairs:
+        before = sent.get(producer, producer)
+        if is_own[before] and is_own[consumer] and not is_receive[consumer]:
+            yield before, consumer
 
 
 def launched(
-    program: Program, device: int, left_out: tuple[Stream | None, Stream | None] | None = None
+    program: Program,
+    device: int | None,
+    left_out: tuple[Stream | None, Stream | None] | None = None,
 ) -> FakeDevice:
     """A fake device with all launches of a step, or of some updates."""
     fake = FakeDevice()
@@ -105,7 +118,7 @@ def launched(
     return fake
 
 
-def is_in_order(program: Program, device: int, fake: FakeDevice, seed: int) -> bool:
+def is_in_order(program: Program, device: int | None, fake: FakeDevice, seed: int) -> bool:
     place = {row: index for index, row in enumerate(fake.run(seed))}
     pairs = [pair for pair in reads(program, device) if {*pair} <= place.keys()]
     assert pairs
@@ -138,6 +151,14 @@ def test_nothing_runs_before_what_it_reads(name: str) -> None:
     for device in range(program.devices):
         for seed in ORDERS:
             assert is_in_order(program, device, launched(program, device), seed)
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_nor_where_all_devices_are_in_one_process(name: str) -> None:
+    """There, nobody waits for a message but the stream that reads it."""
+    program = PROGRAMS[name]
+    for seed in ORDERS:
+        assert is_in_order(program, None, launched(program, None), seed)
 
 
 @pytest.mark.parametrize("name", PROGRAMS)

@@ -50,7 +50,7 @@ class Planner:
         self._waits = _waited_for(self._program, own, binder.wires.ends, binder.wires.after)
         streams = drive.streams()
         self._thread_of = streams if drive.has_threads else {}
-        across = self._across(streams)
+        across = self._across(streams, is_alone=bool(own.all()))
         if drive.has_threads and not self._ring.is_periodic:
             for row, others in _before_loads(timeline, own).items():
                 across[row] = [*across.get(row, ()), *others]
@@ -89,15 +89,19 @@ class Planner:
                     self._courses.append(course)
         self._only: Plan | None = None
 
-    def _across(self, streams: Mapping[int, Stream]) -> dict[int, list[int]]:
-        """For each row, those of other streams that it reads: gradients once they are closed."""
+    def _across(self, streams: Mapping[int, Stream], *, is_alone: bool) -> dict[int, list[int]]:
+        """For each row, those of other streams that it reads: gradients once they are closed.
+
+        Whoever takes a message of another process waits for it; here it waits for the send.
+        """
         found: dict[int, list[int]] = {}
         closings, kind = self._binder.closings, self._program.actions.kind
         for row, others in self._waits.items():
             apart = [
-                one  # but for transfers: whoever takes a message waits for it
+                one
                 for one in others
-                if streams.get(one) is not streams.get(row) and not Kind(int(kind[one])).is_wire
+                if streams.get(one) is not streams.get(row)
+                and (is_alone or not Kind(int(kind[one])).is_wire)
             ]
             if kind[row] in OF_WEIGHTS and any(one in closings for one in apart):
                 known = (one for one in apart if one in closings or kind[one] in OF_WEIGHTS)

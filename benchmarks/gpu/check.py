@@ -2,8 +2,9 @@
 
     python benchmarks/gpu/check.py [--ranks 4] [--width 1024] [--transports peer shared]
 
-Alone, every schedule must give the weights of the reference, bit for bit. Then ranks share the GPU,
-each with a part of it where MPS runs, over each transport. Spans come from events of the device,
+Alone, every schedule must give the weights of the reference, bit for bit, and some also with what
+runs on streams beside the computation. Then ranks share the GPU, each with a part of it where MPS
+runs, over each transport. Spans come from events of the device,
 and a kernel of known length shows whether they are true. Once a pipeline has taken its first
 steps, torch reports any call that makes the host wait for the device: a step may make none.
 """
@@ -16,6 +17,7 @@ import json
 import os
 import tempfile
 import traceback
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +28,7 @@ from torch.multiprocessing.spawn import spawn
 
 import weft
 from weft.ir.program import Program
+from weft.lower import Amount, experts
 from weft.runtime.stage.randomness import WATCHED
 from weft.runtime.suit import is_asynchronous
 from weft.runtime.weights.staleness import scoped
@@ -75,8 +78,19 @@ def adam(named: Any) -> torch.optim.Optimizer:
     return torch.optim.AdamW([weight for _, weight in named], lr=1e-3)
 
 
-def is_exact(program: Program, width: int, transport: str = "auto") -> bool:
-    """Whether what this process trains has the weights of the reference after some steps."""
+def is_exact(
+    program: Program,
+    width: int,
+    transport: str = "auto",
+    *,
+    runs: Program | None = None,
+    offload: Amount = "none",
+    compress: Any = None,
+) -> bool:
+    """Whether what this process trains has the weights of the reference after some steps.
+
+    runs  the program as the pipeline is given it, if it is cut into segments
+    """
     stages = blocks(program.stages, width)
     copies = [copy.deepcopy(stage) for stage in stages]
     settings: dict[str, Any] = {
@@ -84,10 +98,14 @@ def is_exact(program: Program, width: int, transport: str = "auto") -> bool:
         "optimizer": adam,
         "clip": 1.0,
         "seed": 3,
+        "compress": compress,
     }
     groups = scoped(program, None) if is_asynchronous(program) else None
     reference = weft.Reference(copies, program, groups=groups, **settings)
-    pipeline = weft.Pipeline(stages, program, transport=transport, **settings)  # type: ignore[arg-type]
+    carrier: Any = transport
+    pipeline = weft.Pipeline(
+        stages, runs or program, transport=carrier, offload=offload, **settings
+    )
     for batch, target in batches(program.microbatches, width, 6 if is_asynchronous(program) else 3):
         pipeline.step(batch, target)
         reference.step(batch.to(GPU), target.to(GPU))
@@ -98,6 +116,23 @@ def is_exact(program: Program, width: int, transport: str = "auto") -> bool:
         for (_, stage), module in pipeline.modules.items()
         for mine, theirs in zip(module.parameters(), copies[stage].parameters(), strict=True)
     )
+
+
+def beside(width: int) -> dict[str, bool]:
+    """The same in one process with work beside the computation, and compressed messages."""
+    found = {}
+    for name in ("1f1b", "zbv", "kimi-k2", "dualpipev"):
+        program = program_of(name, 4)
+        for compress in (None, "fp8"):
+            exact = partial(is_exact, program, width, compress=compress)
+            found[f"{name}, offloaded, {compress}"] = exact(offload="all")
+            if program.actions.joined.any():
+                cut = experts(program)
+                found[f"{name}, in segments, {compress}"] = exact(runs=cut)
+                found[f"{name}, in segments, offloaded, {compress}"] = exact(
+                    runs=cut, offload="all"
+                )
+    return found
 
 
 class Spin(nn.Module):
@@ -221,6 +256,7 @@ def main() -> None:
     found: dict[str, Any] = {"device": torch.cuda.get_device_name(), "torch": torch.__version__}
     names = arguments.schedules or [schedule.name for schedule in REGISTRY]
     found["alone"] = {name: is_exact(program_of(name, 4), arguments.width) for name in names}
+    found["beside"] = beside(arguments.width)
     found["spans"] = spans()
     print(json.dumps(found, indent=1), flush=True)
     found["ranks"] = []

@@ -8,7 +8,8 @@ contender runs alone, the first of them once more at the end, so that a drift wo
 
 none         everything stays on the device
 all          `Pipeline(offload="all", cost=...)`, with times and bytes that were measured before
-lean         the same, with norms and activation functions recomputed (`weft.recomputed`)
+auto         the same with `offload="auto"`: as much as the link has time for
+lean         all,, with norms and activation functions recomputed (`weft.recomputed`)
 save_on_cpu  torch.autograd.graph.save_on_cpu(pin_memory=True) around the stage: one step, since it
              takes several times as long
 
@@ -47,7 +48,9 @@ from weft.ir.program import Program
 from weft.models.gpt import Attention, Block
 from weft.runtime.device.link import linked
 
-TURNS = ("none", "all", "lean", "save_on_cpu", "none again")
+TURNS = ("none", "all", "auto", "lean", "save_on_cpu", "none again")
+OFFLOADED = {"all": "all", "auto": "auto", "lean": "all"}
+AMONG = TURNS[1:-1]  # whose memory is compared with that of none
 SETTLING = 2  # steps before the peak of memory
 TRIES = 10  # of which the second half counts: clocks fall as a GPU gets warm
 GB = 1e9
@@ -57,8 +60,8 @@ COLUMNS = (
     "a forward",
     *(f"{name} / none" for name in TURNS[1:]),
     "peak, none GB",
-    *(f"{name} GB" for name in TURNS[1:4]),
-    *(f"gone, {name}: of kept, of peak %" for name in TURNS[1:4]),
+    *(f"{name} GB" for name in AMONG),
+    *(f"gone, {name}: of kept, of peak %" for name in AMONG),
 )
 
 
@@ -188,9 +191,14 @@ def cost_at(setting: Setting, arguments: argparse.Namespace, name: str, given: T
             stage = stage_of(setting, arguments, name)
         told = [cost_of(stage, given, setting.program, dropped=name == "lean")]
     if isinstance(setting, Alone):  # whose link nobody else uses; the others keep nothing
-        told = [one and linked(first_alone(one), given.device) for one in told]
+        told = [one and linked(first_alone(one), given.device, _alone) for one in told]
         dist.broadcast_object_list(told)
     return told[0]  # type: ignore[no-any-return]
+
+
+def _alone(share: bytes, what: str) -> list[bytes]:
+    """What all know who measure the link."""
+    return [share]
 
 
 def first_alone(cost: Cost) -> Cost:
@@ -221,7 +229,7 @@ def contender_of(
             loss=nn.functional.mse_loss,
             nonfinite="ignore",  # which waits for no loss
             transport=setting.transport,  # type: ignore[arg-type]
-            offload="all" if name in ("all", "lean") else "none",
+            offload=OFFLOADED.get(name, "none"),  # type: ignore[arg-type]
             cost=cost,
         )
     with pipeline:
@@ -321,8 +329,8 @@ def row(arguments: argparse.Namespace, setting: Setting, watch: Watch) -> Row:
         median(seconds["none"]).shown(1e3, 1),
         f"{forward * 1e3:.1f} ms, {saved / GB:.2f} GB",
         *(f"{ratios[name]:.3f}" if name in ratios else "" for name in TURNS[1:]),
-        *(f"{kept[name] / GB:.2f}" if name in kept else "" for name in TURNS[:4]),
-        *(_shares(gone[name]) if name in gone else "" for name in TURNS[1:4]),
+        *(f"{kept[name] / GB:.2f}" if name in kept else "" for name in TURNS[:-1]),
+        *(_shares(gone[name]) if name in gone else "" for name in AMONG),
     ]
     facts: dict[str, Any] = {"kept": kept, "gone": gone, "ratios": ratios}
     facts["times"] = by_rank[0]["times"]

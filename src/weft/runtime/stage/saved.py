@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -42,6 +42,12 @@ class Saved:
         for index, leaf in enumerate(self.inputs):
             if leaf.requires_grad:
                 leaf.register_hook(partial(self.arrived.__setitem__, index))  # type: ignore[no-untyped-call]
+
+    def for_weights(self) -> Iterator[Tensor]:
+        """What the gradients of weights are made of, between the halves of a backward."""
+        yield from (gradient for _, gradient in self.gradients)
+        for _, value, gradient in () if self.tape is None else self.tape.uses:
+            yield from (value, gradient)
 
     @property
     def inputs(self) -> list[Tensor]:

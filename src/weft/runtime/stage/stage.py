@@ -12,6 +12,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from weft.errors import WeftError
+from weft.runtime.device.accelerator import used_here
 from weft.runtime.device.shards import all_groups, is_gathered, local, reshard
 from weft.runtime.precision import NotMixed
 from weft.runtime.stage.borders import (
@@ -230,6 +231,8 @@ class Stage:
     def weight_grad(self, microbatch: int) -> None:
         """Add what `input_grad` kept to the gradients of the weights."""
         saved = self._saved.pop(microbatch)
+        if self.role.is_beside:  # it left them on another stream
+            used_here(saved.for_weights())
         with without_autocast(self._device), self._contexts.weights(saved):
             (saved.tape or Tape()).play(saved.gradients)
         if saved.versions:

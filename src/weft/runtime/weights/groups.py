@@ -139,9 +139,8 @@ class ParameterGroup:
             self.store.update(_nothing)
             return
         grads = self._own(self._closed.pop(update))
-        if self._exchanges:
-            # which were summed up on another stream
-            used_here(local(grad) for grad in grads if grad is not None)
+        # which may have been added or summed up on another stream
+        used_here(local(grad) for grad in grads if grad is not None)
         verdict = self._policy.verdict(update, self.number, self.stage)
         if not verdict.is_good:
             self.store.update(_nothing)

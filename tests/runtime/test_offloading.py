@@ -17,7 +17,7 @@ from weft.cost import Cost, Link, Share
 from weft.errors import InputError, WeftError
 from weft.ir.kinds import Kind
 from weft.ir.program import Program
-from weft.lower import Amount, experts, offload, recompute, recompute_early, replicated
+from weft.lower import Amount, executable, experts, offload, recompute, recompute_early, replicated
 from weft.lower import split as split_backward
 from weft.runtime import Pipeline, Reference, split
 from weft.runtime.stage.offload import HeldTensors
@@ -153,6 +153,18 @@ def test_auto_leaves_what_the_link_has_no_time_for() -> None:
     unlinked = cost(program, 1e-300)
     unlinked = Cost(unlinked.times, unlinked.memory, Share().cost(program).network)
     assert case.differences("auto", cost=unlinked) == []  # by a copy of its own
+
+
+def test_copies_of_auto_may_take_longer_than_alone() -> None:
+    program = one_f_one_b(devices=3, microbatches=6)
+    case, known = trained(program), cost(program, 2.5)
+    assert case.differences("auto", cost=known) == []
+    tight = offload(simulate(program, known))
+    is_late = []
+    for chosen in (case.program, executable(tight)):
+        spans = [simulate(chosen, cost(program, 2.5 * slower)).makespan for slower in (1e-9, 1.2)]
+        is_late.append(spans[1] > spans[0])
+    assert is_late == [False, True]
 
 
 def test_amounts_that_say_nothing_are_refused() -> None:

@@ -17,7 +17,7 @@ from weft.ir.weights import StageGroups
 from weft.lower import Amount, executable, offload, offloads, one_wire, over
 from weft.notation import from_json, to_json
 from weft.runtime.compression import AskedCompression, ByEdge, compression_of
-from weft.runtime.device.link import assumed
+from weft.runtime.device.link import CAUTION, assumed, slowed
 from weft.runtime.device.place import place_of, real
 from weft.runtime.distributed import check_distributed
 from weft.runtime.initial.blueprint import Blueprint
@@ -149,11 +149,14 @@ class Task:
         return replace(self, compression=compression_of(asked, self.program.graph))
 
     def offloading(self, amount: Amount, cost: Cost | None) -> Task:
-        """The same with so much of what forwards keep on the host; as it is, where it offloads."""
+        """The same with so much of what forwards keep on the host; as it is, where it offloads.
+
+        Copies have time to spare: where they fill the link, one that is late makes all others so.
+        """
         if amount == "none" or offloads(self.given):
             return self
         given = cut_for_offload(self.given, self.stages)
-        timeline = simulate(given, cost or assumed(given))
+        timeline = simulate(given, assumed(given) if cost is None else slowed(cost, CAUTION))
         walked = self.lowered(offload(timeline, amount=amount))
         check(walked)
         return replace(self, program=walked, ring=Ring(walked))

@@ -21,6 +21,7 @@ from weft.ir.program import Program
 
 COPIED = 1 << 25  # bytes of a copy
 COPIES = 8  # one after the other
+CAUTION = 1.25  # times as long, at most, as copies take while a device computes
 NUMBER = struct.Struct("d")
 
 Gather: TypeAlias = Callable[[bytes, str], list[bytes]]
@@ -44,6 +45,12 @@ def linked(cost: Cost, device: torch.device, gather: Gather) -> Cost:
     shares = gather(NUMBER.pack(own), "the links to the host")
     link = Link(bandwidth=min(bandwidth for (bandwidth,) in map(NUMBER.unpack, shares)))
     return replace(cost, network=replace(cost.network, host=link))
+
+
+def slowed(cost: Cost, factor: float) -> Cost:
+    """A cost whose copies to the host take so many times as long."""
+    host = replace(cost.network.host, bandwidth=cost.network.host.bandwidth / factor)
+    return replace(cost, network=replace(cost.network, host=host))
 
 
 def _bandwidth(device: torch.device, meet: Callable[[], object]) -> float:

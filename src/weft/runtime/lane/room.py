@@ -11,7 +11,6 @@ forward waits for room, where that costs next to nothing.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 import numpy as np
 
@@ -19,6 +18,7 @@ from weft.cost import Cost
 from weft.ir.kinds import Kind
 from weft.ir.program import Program
 from weft.lower import offloads
+from weft.runtime.device.link import slowed
 from weft.simulate import simulate
 from weft.timeline import Timeline
 
@@ -31,11 +31,7 @@ def with_room(program: Program, cost: Cost | None) -> Timeline:
     free = simulate(program, cost)
     if cost is None or program.period is not None or not offloads(program):
         return free
-    host = cost.network.host
-    cost = replace(
-        cost,
-        network=replace(cost.network, host=replace(host, bandwidth=host.bandwidth / SLOWER)),
-    )
+    cost = slowed(cost, SLOWER)
     free = simulate(program, cost)
     found, least, most = free, 1, int((program.actions.kind == Kind.OFFLOAD).sum())
     while least < most:

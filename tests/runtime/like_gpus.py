@@ -40,6 +40,7 @@ from weft.runtime.weights import summing
 
 HEADER = struct.Struct("<q16s")  # bytes and type of what is sent
 SLOWNESS = 1e-3  # seconds for which a group may be late
+LATER = 0.3  # of all changes of stream, in later runs: how often all that was launched ends
 KINDS = 3  # of messages between two ranks: a header, what is sent, that it was received
 
 Op: TypeAlias = tuple[bool, Tensor, int]  # whether it sends, what, and to or from whom
@@ -212,7 +213,8 @@ _launch_group = Nccl._launch
 
 def _launch(self: Nccl, device: InstantDevice, group: TransferGroup, communicator: Any) -> None:
     _launch_group(self, group, communicator)
-    if self.is_first and group.work is not None:
+    device.is_first = self.is_first
+    if group.work is not None:
         device.launched.append(group.work)
 
 
@@ -234,13 +236,15 @@ class InstantStream:
 class InstantDevice:
     """A GPU that keeps up with its host, but for NCCL.
 
-    In a first run CUDA loads kernels, and ends all that was launched before it goes on.
+    In a first run CUDA loads kernels, and ends all that was launched before it goes on. Later it
+    does so now and then: for new shapes, or for memory.
     """
 
     entered: Any = InstantStream()
 
     def __init__(self) -> None:
-        self.launched: list[Any] = []  # by NCCL in a first run
+        self.launched: list[Any] = []  # by NCCL
+        self.is_first, self._chance = True, random.Random(0)
 
     def begin(self) -> Any:
         return self.entered
@@ -249,9 +253,10 @@ class InstantDevice:
         return InstantStream()
 
     def enter(self, stream: Any) -> None:
-        for work in self.launched:
-            work.drain()
-        self.launched.clear()
+        if self.is_first or self._chance.random() < LATER:
+            for work in self.launched:
+                work.drain()
+            self.launched.clear()
         self.entered = stream
 
     def event(self) -> InstantEvent:

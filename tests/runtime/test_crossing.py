@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 import pytest
 import torch
@@ -10,7 +10,9 @@ from torch import Tensor, nn, optim
 
 from tests.runtime.models import WIDTH, batches, linear, squared
 from weft.ir.kinds import Direction
+from weft.lower import experts, split
 from weft.runtime import Pipeline
+from weft.runtime.stage import stage
 from weft.runtime.transport import loopback
 from weft.runtime.transport.loopback import Loopback
 from weft.runtime.transport.message import Fixed, Message, Route
@@ -34,9 +36,9 @@ def adam(named: Iterable[tuple[str, nn.Parameter]]) -> optim.Optimizer:
     return optim.AdamW([weight for _, weight in named])
 
 
-def trained(program: object) -> None:
+def trained(program: object, stages: Sequence[nn.Module] | None = None) -> None:
     ((batch, target),) = batches(4, 1)
-    stages = linear(2)
+    stages = linear(2) if stages is None else stages
     with Pipeline(stages, program, loss=squared, optimizer=adam) as pipeline:  # type: ignore[arg-type]
         pipeline.step(batch, target)
 
@@ -58,6 +60,30 @@ def test_without_sums_nothing_crosses(monkeypatch: pytest.MonkeyPatch) -> None:
     noted = Noted(monkeypatch, exchange, groups)
     trained(gpipe(devices=2, microbatches=4))
     assert noted.kept == []
+
+
+def segmented(norm: Callable[[], nn.Module]) -> list[nn.Module]:
+    """Stages whose dispatch is such a norm; combine is a linear layer."""
+    return [nn.Sequential(nn.ReLU(), norm(), nn.ReLU(), nn.Linear(WIDTH, WIDTH)) for _ in range(2)]
+
+
+def test_gradients_of_parts_beside_are_kept_for_the_stream_that_updates(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    noted = Noted(monkeypatch, groups)
+    trained(experts(gpipe(devices=2, microbatches=4)), segmented(nn.Identity))
+    assert [tensor.shape for tensor in noted.kept] == [(WIDTH, WIDTH), (WIDTH,)] * 2
+
+
+def test_what_parts_beside_leave_for_their_weights_is_kept_for_the_computation(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Gradients of a norm are there after I, of a linear layer only what they are made of."""
+    noted = Noted(monkeypatch, stage)
+    program = experts(split(gpipe(devices=2, microbatches=4)))
+    trained(program, segmented(lambda: nn.LayerNorm(WIDTH)))
+    dispatch, combine = [(WIDTH,)] * 2, [(1, WIDTH)] * 2
+    assert [tensor.shape for tensor in noted.kept] == [*dispatch, *combine] * 8
 
 
 def test_what_passes_from_segment_to_segment_is_kept_for_its_reader(

@@ -15,7 +15,7 @@ UNKNOWN = Share().cost(gpipe(devices=2, microbatches=2))
 
 
 class Others:
-    """A rank that finds this bandwidth, beside this one; what they tell each other."""
+    """A rank that finds this bandwidth, beside this one; what each says to the other."""
 
     def __init__(self, bandwidth: float) -> None:
         self.bandwidth, self.asked = bandwidth, list[str]()

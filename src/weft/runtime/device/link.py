@@ -24,7 +24,7 @@ COPIES = 8  # one after the other
 CAUTION = 1.25  # times as long, at most, as copies take while a device computes
 NUMBER = struct.Struct("d")
 
-Gather: TypeAlias = Callable[[bytes, str], list[bytes]]
+Meeting: TypeAlias = Callable[[bytes, str], list[bytes]]
 
 
 def assumed(program: Program) -> Cost:
@@ -34,7 +34,7 @@ def assumed(program: Program) -> Cost:
     return replace(unit, network=replace(unit.network, host=Link(bandwidth=bandwidth)))
 
 
-def linked(cost: Cost, device: torch.device, gather: Gather) -> Cost:
+def linked(cost: Cost, device: torch.device, gather: Meeting) -> Cost:
     """A cost that knows the link of a device to its host: by short copies, where it did not.
 
     The slowest counts. Every rank calls this, with a cost that knows as much.
@@ -48,7 +48,7 @@ def linked(cost: Cost, device: torch.device, gather: Gather) -> Cost:
 
 
 def slowed(cost: Cost, factor: float) -> Cost:
-    """A cost whose copies to the host take so many times as long."""
+    """A cost whose copies to the host take this many times as long."""
     host = replace(cost.network.host, bandwidth=cost.network.host.bandwidth / factor)
     return replace(cost, network=replace(cost.network, host=host))
 

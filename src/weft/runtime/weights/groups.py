@@ -36,6 +36,7 @@ class ParameterGroup:
     stage      where they are updated first: their home
     places     where they stand in the model; -1, or None for all, where another copy is measured
     exchanges  how many make their gradients whole
+    is_beside  whether parts of their stage run on a stream of their own
     shard      what of them this copy updates, where that is not all
     """
 
@@ -49,12 +50,14 @@ class ParameterGroup:
         places: Sequence[int] | None,
         made: tuple[Optimizer | None, LRScheduler | None],
         exchanges: int,
+        is_beside: bool = False,
         shard: Shard | None = None,
         sent_as: int | None = None,
     ) -> None:
         self.number, self.stage, self.store, self._policy = number, stage, store, policy
         self.weights: Sequence[nn.Parameter] = store.parameters
         self._places, self._exchanges = places, exchanges
+        self._is_crossing = exchanges > 0 or is_beside
         self._sent_as = number if sent_as is None else sent_as
         self.given, self._applied = shard, -1  # what its optimizer is made for
         self.shard = shard and shard.only(self.weights)
@@ -139,8 +142,9 @@ class ParameterGroup:
             self.store.update(_nothing)
             return
         grads = self._own(self._closed.pop(update))
-        # which may have been added or summed up on another stream
-        used_here(local(grad) for grad in grads if grad is not None)
+        if self._is_crossing:
+            # which were added or summed up on another stream
+            used_here(local(grad) for grad in grads if grad is not None)
         verdict = self._policy.verdict(update, self.number, self.stage)
         if not verdict.is_good:
             self.store.update(_nothing)

@@ -11,6 +11,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from weft.ir.graph import Backward
+from weft.ir.kinds import Stream
 from weft.ir.program import Program
 from weft.ir.weights import StageGroups
 from weft.lower.sums import gathers
@@ -87,6 +88,7 @@ class Weights:
         self._resident, self._device = model.resident, device
         self._pipes = range(len(program.placement.pipes))
         self._is_sharded = gathers(program)
+        self._is_beside = any(lane.stream is Stream.EXPERTS for lane in program.lanes)
         self._without_optimizer: list[tuple[int, Sequence[tuple[str, nn.Parameter]]]] = []
         self.groups: dict[tuple[int, int], list[ParameterGroup]] = {}
         self._tied: dict[tuple[int, int, int], ParameterGroup] = {}  # by pipe, stage and tie
@@ -254,6 +256,7 @@ class Weights:
             places=self._measured(pipe, stage, named, store) if stage == home else None,
             made=made,
             exchanges=self._layout.exchanges(store.parameters) + (tie is not None),
+            is_beside=self._is_beside,
             shard=shard,
             sent_as=self._sent_as(number, self._layout.index(pipe)),
         )

@@ -44,12 +44,12 @@ def differences(
 def is_in_order(timeline: Timeline, tolerance: float = 0.0) -> bool:
     """Nothing started before what it reads had ended, whichever rank computed it.
 
-    What goes to another rank may be read there before its own has noted that it has ended.
+    What another rank or thread reads may be read there before its own has noted that it has ended.
     """
-    dependencies, device_of = timeline.program.dependencies, timeline.program.device_of
+    dependencies, lane_of = timeline.program.dependencies, timeline.program.lane_of
     producer, consumer = dependencies.producer, dependencies.consumer
-    is_sent = device_of[producer] != device_of[consumer]
-    known = np.where(is_sent, timeline.start[producer], timeline.end[producer])
+    is_elsewhere = lane_of[producer] != lane_of[consumer]
+    known = np.where(is_elsewhere, timeline.start[producer], timeline.end[producer])
     is_after = timeline.start[consumer] >= known - tolerance
     return bool(is_after.all() and timeline.start.min() == 0)
 

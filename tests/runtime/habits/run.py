@@ -3,6 +3,7 @@
 python -m tests.runtime.habits.run --cases 20000 --seed 0
 python -m tests.runtime.habits.run --cases 500 --transport gloo     # one process for each device
 python -m tests.runtime.habits.run --cases 500 --transport peer --device cuda
+python -m tests.runtime.habits.run --cases 500 --streams            # what a GPU could do too early
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from tests.runtime.habits.draws import drawn
 from tests.runtime.habits.judge import Verdict, judge
 from tests.runtime.habits.minimal import features, reduced
 from tests.runtime.habits.ranks import CARRIERS, judge_in_ranks
+from tests.runtime.habits.streams import judge_on_streams
 from tests.runtime.habits.where import PLACES, run_on
 from weft.schedules import REGISTRY
 
@@ -176,6 +178,7 @@ def main() -> None:
     parser.add_argument("--cases", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--transport", choices=CARRIERS, help="a process for each device")
+    parser.add_argument("--streams", action="store_true", help="all lanes on watched streams")
     parser.add_argument("--seconds", type=float, default=math.inf, help="when to stop")
     parser.add_argument("--as-drawn", action="store_true", help="do not make failures small")
     parser.add_argument("--device", choices=PLACES, default="cpu")
@@ -184,8 +187,9 @@ def main() -> None:
     run_on(asked.device)
     warnings.simplefilter("ignore")
     transport, begin, shown = asked.transport, time.monotonic(), 0
+    here: Judge = judge_on_streams if asked.streams else one_by_one
     ranks = partial(in_ranks, transport=transport, place=asked.device)
-    findings = Findings(ranks if transport else one_by_one, not asked.as_drawn)
+    findings = Findings(ranks if transport else here, not asked.as_drawn)
     first = asked.seed * asked.cases
     for cases in batches(range(first, first + asked.cases), are_in_ranks=bool(transport)):
         findings.add(cases)

@@ -1,0 +1,112 @@
+"""On streams nothing is read before it is there, nor given back while another stream uses it."""
+
+from __future__ import annotations
+
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+from torch import nn
+
+from tests.runtime.habits.draws import drawn
+from tests.runtime.habits.streams import judge_on_streams
+from tests.runtime.models import WIDTH, batches, plain_descent, squared
+from tests.runtime.test_exact import SYNCHRONOUS, program_of
+from tests.runtime.watched_device import watched
+from weft.errors import WeftError
+from weft.ir.program import Program
+from weft.lower import experts, split
+from weft.runtime import Pipeline
+from weft.runtime.lane.plan import Planner
+from weft.runtime.stage import stage
+from weft.runtime.transport import compressed, loopback
+from weft.runtime.weights import groups
+from weft.schedules import REGISTRY, Shape, chimera, kimi_k2, one_f_one_b
+
+K2 = experts(kimi_k2(devices=2, microbatches=4))
+ASYNCHRONOUS = [schedule for schedule in REGISTRY if schedule.is_asynchronous]
+
+
+def faults(program: Program, *, unmarked: object = None, **options: Any) -> list[str]:
+    """What goes wrong in some steps of stages whose every segment has weights."""
+    stages = [
+        nn.Sequential(
+            *(nn.Sequential(nn.LayerNorm(WIDTH), nn.Linear(WIDTH, WIDTH)) for _ in range(4))
+        )
+        for _ in range(program.stages)
+    ]
+    with watched(unmarked=unmarked) as device:
+        pipeline = Pipeline(stages, program, loss=squared, optimizer=plain_descent, **options)
+        for batch, target in batches(2 * program.microbatches, 4 if program.period else 2):
+            pipeline.step(batch, target)
+    return device.faults
+
+
+@pytest.mark.parametrize("schedule", SYNCHRONOUS, ids=[one.name for one in SYNCHRONOUS])
+def test_a_synchronous_schedule(schedule: Any) -> None:
+    program = program_of(schedule, 2, "")
+    assert faults(program, clip=0.1, compress="fp8") == []
+    try:
+        cut = experts(program)
+    except WeftError:
+        return
+    assert faults(cut) == []
+    assert faults(cut, clip=0.1, compress="fp8", shard_optimizer=True) == []
+
+
+@pytest.mark.parametrize("schedule", ASYNCHRONOUS, ids=[one.name for one in ASYNCHRONOUS])
+def test_an_asynchronous_schedule(schedule: Any) -> None:
+    shape = Shape(
+        devices=2,
+        microbatches=4,
+        stages_per_device=schedule.stages_per_device[0],
+        updates=6,
+        round=2 if schedule.takes_round else 0,
+    )
+    assert faults(schedule.program(shape), compress="fp8") == []
+
+
+def test_segments_of_backwards_that_are_split_or_not() -> None:
+    whole = one_f_one_b(devices=2, microbatches=4)
+    for program in (whole, split(whole)):
+        assert faults(experts(program), clip=0.1) == []
+
+
+def test_random_models() -> None:
+    every = (case for case in map(drawn, range(100)) if case.training.offload == "none")
+    sample = [next(every) for _ in range(16)]
+    verdicts = judge_on_streams(sample)
+    assert all(verdict.kind != "wrong" for verdict in verdicts), verdicts
+    assert sum(verdict.kind == "equal" for verdict in verdicts) > len(sample) / 2
+
+
+# that faults are seen
+
+
+def test_a_stage_that_does_not_wait_for_a_send_is_seen() -> None:
+    across = Planner._across
+
+    def loose(planner: Planner, streams: Any, *, is_alone: bool) -> Any:
+        return across(planner, streams, is_alone=False)
+
+    with patch.object(Planner, "_across", loose):
+        found = faults(K2, compress="fp8")
+    assert any("is read before it is written" in one for one in found)
+
+
+@pytest.mark.parametrize(
+    ("module", "program", "home"),
+    [
+        (stage, K2, "experts"),
+        (loopback, K2, "experts"),
+        (compressed, K2, "compute"),
+        (groups, chimera(devices=2, microbatches=4), "reduce"),
+        (groups, experts(one_f_one_b(devices=2, microbatches=4)), "experts"),
+    ],
+    ids=["weight gradients", "borders", "compression", "sums", "gradients of parts beside"],
+)
+def test_memory_that_is_given_back_too_early_is_seen(
+    module: object, program: Program, home: str
+) -> None:
+    found = faults(program, unmarked=module, compress="fp8")
+    assert any(f"of {home} is given back while it is used" in one for one in found)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 from unittest.mock import patch
 
@@ -19,9 +21,11 @@ from weft.lower import experts, split
 from weft.runtime import Pipeline
 from weft.runtime.lane.plan import Planner
 from weft.runtime.stage import stage
+from weft.runtime.stage.offload import HeldTensors
+from weft.runtime.stage.storage.blocks import HostBlock, HostBlocks
 from weft.runtime.transport import compressed, loopback
 from weft.runtime.weights import groups
-from weft.schedules import REGISTRY, Shape, chimera, kimi_k2, one_f_one_b
+from weft.schedules import REGISTRY, Shape, chimera, interleaved_1f1b, kimi_k2, one_f_one_b
 
 K2 = experts(kimi_k2(devices=2, microbatches=4))
 ASYNCHRONOUS = [schedule for schedule in REGISTRY if schedule.is_asynchronous]
@@ -46,11 +50,13 @@ def faults(program: Program, *, unmarked: object = None, **options: Any) -> list
 def test_a_synchronous_schedule(schedule: Any) -> None:
     program = program_of(schedule, 2, "")
     assert faults(program, clip=0.1, compress="fp8") == []
+    assert faults(program, offload="all") == []
     try:
         cut = experts(program)
     except WeftError:
         return
     assert faults(cut) == []
+    assert faults(cut, offload="all") == []
     assert faults(cut, clip=0.1, compress="fp8", shard_optimizer=True) == []
 
 
@@ -63,7 +69,7 @@ def test_an_asynchronous_schedule(schedule: Any) -> None:
         updates=6,
         round=2 if schedule.takes_round else 0,
     )
-    assert faults(schedule.program(shape), compress="fp8") == []
+    assert faults(schedule.program(shape), compress="fp8", offload="all") == []
 
 
 def test_segments_of_backwards_that_are_split_or_not() -> None:
@@ -73,8 +79,7 @@ def test_segments_of_backwards_that_are_split_or_not() -> None:
 
 
 def test_random_models() -> None:
-    every = (case for case in map(drawn, range(100)) if case.training.offload == "none")
-    sample = [next(every) for _ in range(16)]
+    sample = [*map(drawn, range(16))]
     verdicts = judge_on_streams(sample)
     assert all(verdict.kind != "wrong" for verdict in verdicts), verdicts
     assert sum(verdict.kind == "equal" for verdict in verdicts) > len(sample) / 2
@@ -110,3 +115,32 @@ def test_memory_that_is_given_back_too_early_is_seen(
 ) -> None:
     found = faults(program, unmarked=module, compress="fp8")
     assert any(f"of {home} is given back while it is used" in one for one in found)
+
+
+@pytest.mark.parametrize(
+    ("method", "instead", "words"),
+    [
+        ("release", lambda held: held._leaving.clear(), "of compute is given back"),
+        ("_at_home", lambda _: nullcontext(), "of onload is given back"),
+    ],
+    ids=["what leaves", "what comes back"],
+)
+def test_memory_that_is_not_of_the_forwards_stream_is_seen(
+    method: str, instead: Callable[[HeldTensors], Any], words: str
+) -> None:
+    with patch.object(HeldTensors, method, instead):
+        found = faults(one_f_one_b(devices=2, microbatches=4), offload="all")
+    assert any(words in one for one in found)
+
+
+def test_memory_of_the_host_that_is_used_again_too_early_is_seen() -> None:
+    take = HostBlocks.take
+
+    def taken(blocks: HostBlocks, size: int, *, is_pinned: bool, stream: Any = None) -> HostBlock:
+        return take(blocks, size, is_pinned=is_pinned)
+
+    program = interleaved_1f1b(devices=2, microbatches=4)
+    assert faults(program, offload="all") == []
+    with patch.object(HostBlocks, "take", taken):
+        found = faults(program, offload="all")
+    assert any("is written while it is used" in one for one in found)

@@ -24,12 +24,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from weft.runtime.lane import lanes
-from weft.runtime.stage import stage
+from weft.runtime.stage import offload, stage
 from weft.runtime.transport import compressed, loopback
 from weft.runtime.weights import exchange, groups
 
-MARKING = (stage, compressed, loopback, exchange, groups)
+MARKING = (stage, offload, compressed, loopback, exchange, groups)
 UNWRITTEN = ("empty", "new_empty", "empty_like", "empty_strided", "new_empty_strided")
+LOOKING = ("set_",)  # at other memory
 DEPTH = 12  # frames of a place
 
 
@@ -207,8 +208,10 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         kwargs = kwargs or {}
         found = func(*args, **kwargs)
         schema = func._schema
-        if any(one.alias_info and not one.alias_info.is_write for one in schema.returns):
-            return found  # a view: nothing is launched
+        name = schema.name.removeprefix("aten::")
+        is_view = any(one.alias_info and not one.alias_info.is_write for one in schema.returns)
+        if is_view or name in LOOKING:
+            return found  # nothing is launched
         given = [*zip(schema.arguments, args, strict=False)]
         given += [(one, kwargs[one.name]) for one in schema.arguments if one.name in kwargs]
         reads: list[Tensor] = []
@@ -218,7 +221,7 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
             (writes if is_written else reads).extend(tensors_in(value))
         known = {tensor.untyped_storage()._cdata for tensor in (*reads, *writes)}
         made = [one for one in tensors_in(found) if one.untyped_storage()._cdata not in known]
-        if func._schema.name.removeprefix("aten::") in UNWRITTEN:
+        if name in UNWRITTEN:
             for tensor in made:
                 self._device.of(tensor, self._device.entered.name)
         else:
@@ -249,7 +252,8 @@ def watched(*, unmarked: object = None) -> Iterator[WatchedDevice]:
     """
     device = WatchedDevice()
     with ExitStack() as patches:
-        patches.enter_context(patch.object(lanes, "accelerator_of", lambda _: device))
+        for module in (lanes, offload):
+            patches.enter_context(patch.object(module, "accelerator_of", lambda _: device))
         patches.enter_context(patch.object(lanes, "_has_work_beside", lambda _: True))
         for module in MARKING:
             if module is not unmarked:

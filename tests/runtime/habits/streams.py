@@ -1,21 +1,17 @@
-"""The judge on streams: whether a case reads, writes or gives back memory too early on a GPU.
-
-Offload is left out: on a CPU it takes no part in streams.
-"""
+"""The judge on streams: whether a case reads, writes or gives back memory too early on a GPU."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from tests.runtime.habits.case import Case
 from tests.runtime.habits.contenders import Trace, pipeline, plain
-from tests.runtime.habits.judge import Verdict, failure
+from tests.runtime.habits.judge import Verdict, failure, unable
 from tests.runtime.watched_device import watched
 
 
 def judge_on_streams(cases: Sequence[Case]) -> list[Verdict]:
-    return [_judged(replace(c, training=replace(c.training, offload="none"))) for c in cases]
+    return [*map(_judged, cases)]
 
 
 def _judged(case: Case) -> Verdict:
@@ -23,6 +19,8 @@ def _judged(case: Case) -> Verdict:
         plain(case)
     except Exception as error:
         return Verdict("void", (str(error),))
+    if reason := unable(case):
+        return Verdict("void", (reason,))
     trace = Trace()
     try:
         with watched() as device:

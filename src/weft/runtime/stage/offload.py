@@ -17,14 +17,15 @@ no more. (With `record_stream` it would: memory comes back only as the device ge
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable, Sequence
-from contextlib import nullcontext
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from weft.errors import WeftError
+from weft.runtime.device.accelerator import DeviceEvent, DeviceStream, accelerator_of, used_here
 from weft.runtime.device.shards import local
 from weft.runtime.stage.storage.blocks import HostBlock, HostBlocks
 from weft.runtime.stage.storage.policies import Stored
@@ -64,12 +65,13 @@ class HeldTensors:
         device: torch.device,
     ) -> None:
         self._place, self._inputs, self._blocks, self._type = place, inputs, blocks, device.type
+        self._accelerator = accelerator_of(device)
         self._fixed = {_storage(local(tensor)) for tensor in fixed}
         self._stored: list[weakref.ref[Stored]] = []  # autograd drops them one by one
         self._away: list[HostView] = []
-        self._home: Any = torch.cuda.current_stream(device) if device.type == "cuda" else None
+        self._home = self._stream
         self._leaving: list[Tensor] = []  # storages that are still copied
-        self._left: Any = None  # the event when they are
+        self._left: DeviceEvent | None = None  # when they are
 
     # what is saved
 
@@ -91,27 +93,27 @@ class HeldTensors:
         total = 0
         for place, tensors in storages.items():
             source = _bytes_of(tensors[0])
-            block = self._blocks.take(source.numel(), is_pinned=source.is_cuda)
+            pinned = source.is_cuda
+            block = self._blocks.take(source.numel(), is_pinned=pinned, stream=self._stream)
             block.content[: source.numel()].copy_(source, non_blocking=True)
             total += source.numel()
             self._away += [_moved(tensor, block, source.numel()) for tensor in tensors]
-            if source.is_cuda:
+            if self._accelerator is not None:
                 self._leaving.append(source)
                 if place in strangers:
-                    source.record_stream(torch.cuda.current_stream(source.device))
+                    used_here([source])
         self._note_departure()
         return total
 
     def _note_departure(self) -> None:
         if self._leaving:
-            here = torch.cuda.current_stream(self._leaving[0].device)
-            self._left = here.record_event()
-            if here == self._home:
+            self._left = self._reached(self._stream)
+            if self._stream == self._home:
                 self.release()
 
     def release(self) -> None:
         """Give back the memory of what has left; the stream of the forward waits until it has."""
-        if self._left is not None:
+        if self._left is not None and self._home is not None:
             self._home.wait_event(self._left)
             self._leaving, self._left = [], None
 
@@ -123,21 +125,21 @@ class HeldTensors:
         device, blocks = self._away[0].left.device, dict[int, tuple[HostBlock, int]]()
         for view in self._away:
             blocks[id(view.block.content)] = view.block, view.bytes
-        is_moving = device.type == "cuda"
-        with torch.cuda.stream(self._home) if is_moving else nullcontext():
+        with self._at_home():
             found = {
                 key: torch.empty(size, dtype=torch.uint8, device=device)
                 for key, (_, size) in blocks.items()
             }
-        if is_moving:  # memory as of where home is, so that nobody there still uses it: not even
-            # torch itself, whose deterministic algorithms fill what is empty
-            torch.cuda.current_stream(device).wait_event(self._home.record_event())
+        here, home = self._stream, self._home
+        if here is not None:  # memory as of where home is, so that nobody there still uses it: not
+            # even torch itself, whose deterministic algorithms fill what is empty
+            here.wait_event(self._reached(home))
         for key, (block, size) in blocks.items():
             found[key].copy_(block.content[:size], non_blocking=True)
         for view in self._away:
             _returned(view, found[id(view.block.content)])
         self._away.clear()
-        arrived = torch.cuda.current_stream(device).record_event() if is_moving else None
+        arrived = self._reached(here)
         for block, _ in blocks.values():
             self._blocks.give_back(block, arrived)
         return sum(size for _, size in blocks.values())
@@ -156,6 +158,34 @@ class HeldTensors:
                 f"{self._place} needs what it has offloaded, which is still on the host; onload it"
                 f" before"
             )
+
+    # streams
+
+    @property
+    def _stream(self) -> DeviceStream | None:
+        """Where launches go."""
+        return None if self._accelerator is None else self._accelerator.entered
+
+    def _reached(self, stream: DeviceStream | None) -> DeviceEvent | None:
+        """Where a stream is."""
+        if self._accelerator is None or stream is None:
+            return None
+        event = self._accelerator.event()
+        event.record(stream)
+        return event
+
+    @contextmanager
+    def _at_home(self) -> Iterator[None]:
+        """Where memory is the forward's."""
+        if self._accelerator is None or self._home is None:
+            yield
+            return
+        back = self._accelerator.entered
+        self._accelerator.enter(self._home)
+        try:
+            yield
+        finally:
+            self._accelerator.enter(back)
 
     def _held(self) -> list[Tensor]:
         """What can be moved now."""

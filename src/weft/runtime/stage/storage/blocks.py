@@ -14,6 +14,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from weft.runtime.device.accelerator import DeviceStream
+
 LEAST_PIECE = 1 << 25  # bytes that are page-locked at once
 UNIT = 512  # bytes, of which every block has a multiple
 
@@ -35,17 +37,17 @@ class HostBlocks:
         self._pieces: list[Tensor] = []  # what is left of page-locked ones
         self.made = 0  # bytes of all blocks
 
-    def take(self, size: int, *, is_pinned: bool) -> HostBlock:
+    def take(self, size: int, *, is_pinned: bool, stream: DeviceStream | None = None) -> HostBlock:
         """A block of at least that many bytes.
 
-        The current stream waits until a device has read what was in it; no host does.
+        The stream waits until a device has read what was in it; no host does.
         """
         capacity = _capacity(size)
         with self._lock:
             free = self._free[is_pinned, capacity]
             block = free.popleft() if free else self._made(capacity, is_pinned=is_pinned)
-        if block.free_from is not None:
-            torch.cuda.current_stream().wait_event(block.free_from)
+        if block.free_from is not None and stream is not None:
+            stream.wait_event(block.free_from)
         return block
 
     def give_back(self, block: HostBlock, free_from: Any = None) -> None:

@@ -211,7 +211,7 @@ def _host_of(hosts: int) -> str:
 _launch_group = Nccl._launch
 
 
-def _launch(self: Nccl, device: InstantDevice, group: TransferGroup, communicator: Any) -> None:
+def launch(self: Nccl, device: Any, group: TransferGroup, communicator: Any) -> None:
     _launch_group(self, group, communicator)
     device.is_first = self.is_first
     if group.work is not None:
@@ -282,14 +282,14 @@ def seeming(hosts: int) -> Iterator[None]:
 
 
 @contextmanager
-def like_gpus(hosts: int = 1) -> Iterator[None]:
+def like_gpus(hosts: int = 1, device: Any = None) -> Iterator[None]:
     """Let the transports of GPUs take ranks of CPUs, driven as those of GPUs are."""
-    device = InstantDevice()
+    device = InstantDevice() if device is None else device
     with ExitStack() as patches:
         for module in (assembly, carriers, hops, lanes, summing):
             patches.enter_context(patch.object(module, "accelerator_of", lambda _: device))
         patches.enter_context(patch.object(world, "chosen", lambda carrier, *_: carrier))
-        patches.enter_context(patch.object(Nccl, "_launch", partialmethod(_launch, device)))
+        patches.enter_context(patch.object(Nccl, "_launch", partialmethod(launch, device)))
         patches.enter_context(patch.object(carriers, "Communicators", Communicators))
         patches.enter_context(patch.object(carriers.Carriers, "_refuse_shared_gpus"))
         patches.enter_context(patch.object(carriers.Carriers, "_peer", _near))

@@ -102,6 +102,8 @@ class WatchedDevice:
         self._streams: dict[str, WatchedStream] = {}
         self._memory: dict[int, Memory] = {}
         self._shared: set[int] = set()  # what another stream than its own uses
+        self.launched: list[Any] = []  # by stand-ins for NCCL
+        self.is_first = False
         self.chosen = self.stream("compute")
         self.entered: Any = self.chosen
         self.faults: list[str] = []
@@ -152,7 +154,10 @@ class WatchedDevice:
         """Stands for `used_here`."""
         for tensor in tensors:
             if isinstance(tensor, Tensor):
-                self.of(tensor, self.chosen.name).kept_for.add(self.entered.name)
+                self.keep_for(tensor, self.entered.name)
+
+    def keep_for(self, tensor: Tensor, stream: str) -> None:
+        self.of(tensor, self.chosen.name).kept_for.add(stream)
 
     def access(self, reads: Iterable[Tensor], writes: Iterable[Tensor]) -> None:
         """What a kernel does that is launched now."""
@@ -245,12 +250,14 @@ def place() -> list[tuple[str, int]]:
 
 
 @contextmanager
-def watched(*, unmarked: object = None) -> Iterator[WatchedDevice]:
+def watched(
+    device: WatchedDevice | None = None, *, unmarked: object = None
+) -> Iterator[WatchedDevice]:
     """Let all devices of a process be on one that is watched, all streams included.
 
     A module that is `unmarked` says nothing of what it uses.
     """
-    device = WatchedDevice()
+    device = WatchedDevice() if device is None else device
     with ExitStack() as patches:
         for module in (lanes, offload):
             patches.enter_context(patch.object(module, "accelerator_of", lambda _: device))

@@ -9,7 +9,7 @@ contender runs alone, the first of them once more at the end, so that a drift wo
 none         everything stays on the device
 all          `Pipeline(offload="all", cost=...)`, with times and bytes that were measured before
 auto         the same with `offload="auto"`: as much as the link has time for
-lean         all,, with norms and activation functions recomputed (`weft.recomputed`)
+lean         all, with norms and activation functions recomputed (`weft.recomputed`)
 save_on_cpu  torch.autograd.graph.save_on_cpu(pin_memory=True) around the stage: one step, since it
              takes several times as long
 

@@ -211,7 +211,7 @@ def _host_of(hosts: int) -> str:
 _launch_group = Nccl._launch
 
 
-def launch(self: Nccl, device: Any, group: TransferGroup, communicator: Any) -> None:
+def launch(self: Nccl, device: InstantDevice, group: TransferGroup, communicator: Any) -> None:
     _launch_group(self, group, communicator)
     device.is_first = self.is_first
     if group.work is not None:
@@ -282,9 +282,9 @@ def seeming(hosts: int) -> Iterator[None]:
 
 
 @contextmanager
-def like_gpus(hosts: int = 1, device: Any = None) -> Iterator[None]:
+def like_gpus(hosts: int = 1, device: InstantDevice | None = None) -> Iterator[None]:
     """Let the transports of GPUs take ranks of CPUs, driven as those of GPUs are."""
-    device = InstantDevice() if device is None else device
+    device = device or InstantDevice()
     with ExitStack() as patches:
         for module in (assembly, carriers, hops, lanes, summing):
             patches.enter_context(patch.object(module, "accelerator_of", lambda _: device))

@@ -89,6 +89,16 @@ def linear(count: int) -> list[nn.Module]:
     return [nn.Linear(WIDTH, WIDTH) for _ in range(count)]
 
 
+def quartered(count: int) -> list[nn.Module]:
+    """Stages of four layers, all of which have weights: segments of theirs do, too."""
+
+    def layer() -> nn.Module:
+        return nn.Sequential(nn.LayerNorm(WIDTH), nn.Linear(WIDTH, WIDTH))
+
+    torch.manual_seed(0)
+    return [nn.Sequential(*(layer() for _ in range(4))) for _ in range(count)]
+
+
 def tied(count: int) -> list[nn.Module]:
     """The last stage turns values into words with the table that the first one looks them up in."""
     torch.manual_seed(0)

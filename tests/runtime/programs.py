@@ -1,4 +1,4 @@
-"""Programs of the tests' own: valid orders that no schedule of the registry has."""
+"""Programs of the tests' own: valid orders that no schedule of the registry has, and small ones."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from weft.ir.actions import Action
 from weft.ir.kinds import Kind
 from weft.ir.placement import Placement
 from weft.ir.program import Program
+from weft.schedules import Schedule, Shape
 
 
 def newest_first(program: Program) -> Program:
@@ -36,3 +37,16 @@ def crossed() -> Program:
         [[Action(int(t[0]), Kind[t[1]], int(t[2])) for t in lane.split()] for lane in lanes],
         microbatches=4,
     )
+
+
+def small(schedule: Schedule) -> Program:
+    """Of a schedule on two devices."""
+    least, most = schedule.stages_per_device
+    shape = Shape(
+        devices=2,
+        microbatches=4,
+        stages_per_device=least if most else 2,
+        updates=6,
+        round=2 if schedule.takes_round else 0,
+    )
+    return schedule.program(shape)

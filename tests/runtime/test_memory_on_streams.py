@@ -8,14 +8,12 @@ from typing import Any
 from unittest.mock import patch
 
 import pytest
-from torch import nn
 
 from tests.runtime.habits.draws import drawn
 from tests.runtime.habits.streams import judge_on_streams
-from tests.runtime.models import WIDTH, batches, plain_descent, squared
-from tests.runtime.test_exact import SYNCHRONOUS, program_of
+from tests.runtime.models import batches, plain_descent, quartered, squared
+from tests.runtime.programs import small
 from tests.runtime.watched_device import watched
-from weft.errors import WeftError
 from weft.ir.program import Program
 from weft.lower import experts, split
 from weft.runtime import Pipeline
@@ -25,51 +23,32 @@ from weft.runtime.stage.offload import HeldTensors
 from weft.runtime.stage.storage.blocks import HostBlock, HostBlocks
 from weft.runtime.transport import compressed, loopback
 from weft.runtime.weights import groups
-from weft.schedules import REGISTRY, Shape, chimera, interleaved_1f1b, kimi_k2, one_f_one_b
+from weft.schedules import REGISTRY, Schedule, chimera, interleaved_1f1b, kimi_k2, one_f_one_b
 
 K2 = experts(kimi_k2(devices=2, microbatches=4))
-ASYNCHRONOUS = [schedule for schedule in REGISTRY if schedule.is_asynchronous]
 
 
 def faults(program: Program, *, unmarked: object = None, **options: Any) -> list[str]:
     """What goes wrong in some steps of stages whose every segment has weights."""
-    stages = [
-        nn.Sequential(
-            *(nn.Sequential(nn.LayerNorm(WIDTH), nn.Linear(WIDTH, WIDTH)) for _ in range(4))
-        )
-        for _ in range(program.stages)
-    ]
     with watched(unmarked=unmarked) as device:
-        pipeline = Pipeline(stages, program, loss=squared, optimizer=plain_descent, **options)
+        settings = {"loss": squared, "optimizer": plain_descent, **options}
+        pipeline = Pipeline(quartered(program.stages), program, **settings)
         for batch, target in batches(2 * program.microbatches, 4 if program.period else 2):
             pipeline.step(batch, target)
     return device.faults
 
 
-@pytest.mark.parametrize("schedule", SYNCHRONOUS, ids=[one.name for one in SYNCHRONOUS])
-def test_a_synchronous_schedule(schedule: Any) -> None:
-    program = program_of(schedule, 2, "")
-    assert faults(program, clip=0.1, compress="fp8") == []
-    assert faults(program, offload="all") == []
-    try:
-        cut = experts(program)
-    except WeftError:
+@pytest.mark.parametrize("schedule", REGISTRY, ids=[one.name for one in REGISTRY])
+def test_a_schedule(schedule: Schedule) -> None:
+    program = small(schedule)
+    assert faults(program, offload="all", compress="fp8") == []
+    if schedule.is_asynchronous:
         return
+    assert faults(program, clip=0.1, compress="fp8") == []
+    cut = experts(program)
     assert faults(cut) == []
     assert faults(cut, offload="all") == []
     assert faults(cut, clip=0.1, compress="fp8", shard_optimizer=True) == []
-
-
-@pytest.mark.parametrize("schedule", ASYNCHRONOUS, ids=[one.name for one in ASYNCHRONOUS])
-def test_an_asynchronous_schedule(schedule: Any) -> None:
-    shape = Shape(
-        devices=2,
-        microbatches=4,
-        stages_per_device=schedule.stages_per_device[0],
-        updates=6,
-        round=2 if schedule.takes_round else 0,
-    )
-    assert faults(schedule.program(shape), compress="fp8", offload="all") == []
 
 
 def test_segments_of_backwards_that_are_split_or_not() -> None:
@@ -137,7 +116,7 @@ def test_memory_of_the_host_that_is_used_again_too_early_is_seen() -> None:
     take = HostBlocks.take
 
     def taken(blocks: HostBlocks, size: int, *, is_pinned: bool, stream: Any = None) -> HostBlock:
-        return take(blocks, size, is_pinned=is_pinned)
+        return take(blocks, size, is_pinned=is_pinned, stream=None)
 
     program = interleaved_1f1b(devices=2, microbatches=4)
     assert faults(program, offload="all") == []

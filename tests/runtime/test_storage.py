@@ -79,13 +79,14 @@ def test_tiles_take_a_byte_for_each_element_and_a_scale_for_each_tile() -> None:
 
 def test_blocks_are_used_again_by_size() -> None:
     blocks = HostBlocks()
-    first = blocks.take(1000, is_pinned=False)
-    second = blocks.take(1000, is_pinned=False)
+    first = blocks.take(1000, is_pinned=False, stream=None)
+    second = blocks.take(1000, is_pinned=False, stream=None)
     assert first.content.data_ptr() != second.content.data_ptr()
     blocks.give_back(first)
-    assert blocks.take(990, is_pinned=False).content.data_ptr() == first.content.data_ptr()
+    again = blocks.take(990, is_pinned=False, stream=None)
+    assert again.content.data_ptr() == first.content.data_ptr()
     made = blocks.made
-    blocks.take(5_000_000, is_pinned=False)
+    blocks.take(5_000_000, is_pinned=False, stream=None)
     assert 5_000_000 <= blocks.made - made <= 5_000_000 * 9 / 8
 
 

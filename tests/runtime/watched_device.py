@@ -23,6 +23,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from tests.runtime.like_gpus import InstantDevice, InstantEvent, InstantStream
 from weft.runtime.lane import lanes
 from weft.runtime.stage import offload, stage
 from weft.runtime.transport import compressed, loopback
@@ -34,27 +35,24 @@ LOOKING = ("set_",)  # at other memory
 DEPTH = 12  # frames of a place
 
 
-class WatchedEvent:
+class WatchedEvent(InstantEvent):
     """How far all streams were known to be."""
 
     def __init__(self) -> None:
         self.clock: dict[str, int] = {}
 
-    def record(self, stream: WatchedStream) -> None:
+    def record(self, stream: Any) -> None:
         self.clock = dict(stream.clock)
 
-    def query(self) -> bool:
-        return True
 
-
-class WatchedStream:
+class WatchedStream(InstantStream):
     """What is launched on it begins once it is as far as its clock says."""
 
     def __init__(self, name: str, device: WatchedDevice) -> None:
         self.name, self._device = name, device
         self.clock = {name: 0}
 
-    def wait_event(self, event: WatchedEvent) -> None:
+    def wait_event(self, event: Any) -> None:
         self._device.look()
         for name, time in event.clock.items():
             self.clock[name] = max(time, self.clock.get(name, 0))
@@ -95,17 +93,16 @@ class Memory:
         return bool(self.alive.expired())  # type: ignore[no-untyped-call]
 
 
-class WatchedDevice:
+class WatchedDevice(InstantDevice):
     """Streams by name, and all memory that was seen; `faults` says what is wrong."""
 
     def __init__(self) -> None:
+        super().__init__()
         self._streams: dict[str, WatchedStream] = {}
         self._memory: dict[int, Memory] = {}
         self._shared: set[int] = set()  # what another stream than its own uses
-        self.launched: list[Any] = []  # by stand-ins for NCCL
-        self.is_first = False
         self.chosen = self.stream("compute")
-        self.entered: Any = self.chosen
+        self.entered = self.chosen
         self.faults: list[str] = []
 
     # as an accelerator
@@ -119,21 +116,16 @@ class WatchedDevice:
 
     def enter(self, stream: Any) -> None:
         self.look()
-        self.entered = stream
+        super().enter(stream)
+
+    def catch_up(self) -> None:
+        """The host has waited for all that was launched."""
+        for stream in self._streams.values():
+            for other in self._streams.values():
+                stream.clock[other.name] = other.clock[other.name]
 
     def event(self) -> WatchedEvent:
         return WatchedEvent()
-
-    def now(self) -> WatchedEvent:
-        return WatchedEvent()
-
-    def take_back(self, points: Iterable[Any]) -> None: ...
-
-    def clock(self) -> tuple[WatchedEvent, float]:
-        return WatchedEvent(), 0.0
-
-    def seconds(self, first: Any, second: Any) -> float:
-        return 0.0
 
     # memory
 
@@ -257,7 +249,7 @@ def watched(
 
     A module that is `unmarked` says nothing of what it uses.
     """
-    device = WatchedDevice() if device is None else device
+    device = device or WatchedDevice()
     with ExitStack() as patches:
         for module in (lanes, offload):
             patches.enter_context(patch.object(module, "accelerator_of", lambda _: device))

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from tests.runtime.like_gpus import launch, like_gpus
 from tests.runtime.watched_device import WatchedDevice, WatchedEvent, watched
+from weft.runtime.ranks.mesh import Mesh
 from weft.runtime.transport.nccl import Nccl, TransferGroup
 from weft.runtime.transport.under_way import UnderWay
 
@@ -26,7 +27,7 @@ def watched_over_nccl(hosts: int = 1, *, is_waiting: bool = True) -> Iterator[Wa
     """In a rank; readers that are not waiting are a fault."""
     device = WatchedDevice()
     ends: dict[int, WatchedEvent] = {}  # of groups, all of which live until all is over
-    wait = Nccl._wait
+    wait, finish = Nccl._wait, UnderWay.finish
 
     def launched(
         self: Nccl, device: WatchedDevice, group: TransferGroup, communicator: Any
@@ -44,15 +45,20 @@ def watched_over_nccl(hosts: int = 1, *, is_waiting: bool = True) -> Iterator[Wa
         device.keep_for(tensor, stream.name)
 
     def held(self: UnderWay, group: Any) -> None:
-        """A host may never know that it is over."""
+        """Until the pipeline is closed, a host may not know that it is over."""
         self._launched.append((self._count, group))
         self._count += 1
+
+    def finished(self: UnderWay, mesh: Mesh) -> None:
+        device.catch_up()
+        finish(self, mesh)
 
     with (
         like_gpus(hosts, device),
         patch.object(Nccl, "_launch", partialmethod(launched, device)),
         patch.object(Nccl, "_wait", waited),
         patch.object(UnderWay, "add", held),
+        patch.object(UnderWay, "finish", finished),
         patch.object(Tensor, "record_stream", kept),
         watched(device),
     ):

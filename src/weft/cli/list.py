@@ -69,7 +69,7 @@ def command(kind: str | None, name: str | None, is_json: bool) -> None:
 
 
 def _asked(kind: str | None, name: str | None) -> tuple[str, str | None]:
-    """A word that is no kind names a schedule."""
+    """A word that is not a kind names a schedule."""
     if kind is None or kind in LISTINGS:
         return kind or "schedules", name
     near = get_close_matches(kind, LISTINGS, n=1)

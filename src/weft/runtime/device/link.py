@@ -21,7 +21,7 @@ from weft.ir.program import Program
 
 COPIED = 1 << 25  # bytes of a copy
 COPIES = 8  # one after the other
-CAUTION = 1.25  # times as long, at most, as copies take while a device computes
+CAUTION = 1.25  # times as long: what copies are given, as a device computes beside them
 NUMBER = struct.Struct("d")
 
 Meeting: TypeAlias = Callable[[bytes, str], list[bytes]]

@@ -159,6 +159,21 @@ class HeldTensors:
                 f" before"
             )
 
+    def _held(self) -> list[Tensor]:
+        """What can be moved now."""
+        alive = (stored for reference in self._stored if (stored := reference()) is not None)
+        kept = (tensor for stored in alive for tensor in stored.tensors)
+        return [tensor for tensor in (*kept, *self._inputs) if self._is_movable(tensor)]
+
+    def _is_movable(self, tensor: Tensor) -> bool:
+        """Whether its storage says all, and is nobody's who will read or change it."""
+        is_plain = type(tensor) in (Tensor, nn.Parameter) and tensor.layout is torch.strided
+        if not is_plain or tensor.is_quantized or tensor.is_conj() or tensor.is_neg():
+            return False
+        if tensor.device.type != self._type:  # what is on the host already
+            return False
+        return tensor.untyped_storage().nbytes() > 0 and _storage(tensor) not in self._fixed
+
     # streams
 
     @property
@@ -186,21 +201,6 @@ class HeldTensors:
             yield
         finally:
             self._accelerator.enter(back)
-
-    def _held(self) -> list[Tensor]:
-        """What can be moved now."""
-        alive = (stored for reference in self._stored if (stored := reference()) is not None)
-        kept = (tensor for stored in alive for tensor in stored.tensors)
-        return [tensor for tensor in (*kept, *self._inputs) if self._is_movable(tensor)]
-
-    def _is_movable(self, tensor: Tensor) -> bool:
-        """Whether its storage says all, and is nobody's who will read or change it."""
-        is_plain = type(tensor) in (Tensor, nn.Parameter) and tensor.layout is torch.strided
-        if not is_plain or tensor.is_quantized or tensor.is_conj() or tensor.is_neg():
-            return False
-        if tensor.device.type != self._type:  # what is on the host already
-            return False
-        return tensor.untyped_storage().nbytes() > 0 and _storage(tensor) not in self._fixed
 
 
 def _storage(tensor: Tensor) -> int:

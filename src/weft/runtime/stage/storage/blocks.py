@@ -37,7 +37,7 @@ class HostBlocks:
         self._pieces: list[Tensor] = []  # what is left of page-locked ones
         self.made = 0  # bytes of all blocks
 
-    def take(self, size: int, *, is_pinned: bool, stream: DeviceStream | None = None) -> HostBlock:
+    def take(self, size: int, *, is_pinned: bool, stream: DeviceStream | None) -> HostBlock:
         """A block of at least that many bytes.
 
         The stream waits until a device has read what was in it; no host does.
